@@ -238,7 +238,7 @@ class Stages:
         """The removal of every layer, on texts, with the distances of the outputs."""
         units = all_units(self.study.manifest["n_layers"], "layer")
         calibrations = {"c4": self.study.calibrations["c4"]}
-        return removals.removal_rows(self.model, calibrations, units, tokens=self.tokens)
+        return removals.removal_rows(self.model, calibrations, units, token_budget=self.tokens)
 
     def search(self) -> object:
         """The recommended strategy, with one repair and with texts among the judges."""
@@ -252,7 +252,7 @@ class Stages:
                 sizes=job.sizes,
                 keys=job.keys,
                 score=job.score,
-                tokens=job.tokens,
+                token_budget=job.tokens,
                 loops=job.repairs,
                 manifest=self.study.manifest,
                 log=self.study.folder / "portfolio.log",

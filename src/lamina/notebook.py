@@ -91,16 +91,18 @@ def _measure_pass(
     model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], pass_kind: str
 ) -> Iterable[dict[str, object]]:
     """Rows of table `sweeps` without its keys."""
-    n_tokens = memory.choose_token_budget("auto", model, samples, len(units) + N_REFERENCE_STREAMS)
+    token_budget = memory.choose_token_budget(
+        "auto", model, samples, len(units) + N_REFERENCE_STREAMS
+    )
     if pass_kind in MODULES:
         module = import_module(MODULES[pass_kind])
-        return list(module.sweep_rows(model, samples, units, [], pass_kind, n_tokens))
+        return list(module.sweep_rows(model, samples, units, [], pass_kind, token_budget))
     scores = measure_units(
         model,
         samples,
         units,
         pass_="removal" if pass_kind == "removal" else "stream",
-        tokens=n_tokens,
+        token_budget=token_budget,
     )
     return scores.rows([CURRENT, *units])
 

@@ -38,15 +38,15 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
             repairs.Repair.from_options(
                 {"method": "ghost", "data": {"own": 1, "prose": 0.1}, "rank": 8}
             ),
-            "One linear map of the residual stream where a run of layers went, by ridge regression. Fitted on the "
+            "One linear map of the residual stream at a removed run of layers, by ridge regression. Fitted on the "
             "plan's own calibration (weight 1) and prose (weight 0.1). Options: rank 8.",
         ),
         (
             healings.Healing.from_options(
                 {"method": "lora", "data": "prose", "objective": "distill"}
             ),
-            "Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches "
-            "of the repair. Fitted on prose (weight 1). Options: objective distill.",
+            "Low-rank updates of the remaining projections, and the patches of the repair. Fitted on prose "
+            "(weight 1). Options: objective distill.",
         ),
     ],
 )

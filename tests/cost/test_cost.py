@@ -183,7 +183,9 @@ def test_a_search_costs_about_what_its_rounds_do(options: dict[str, Any]) -> Non
         for unit in all_units(8, selector.units)
         if not (selector.protect and unit.startswith("0"))
     ]
-    with sweep.open_session(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+    with sweep.open_session(
+        tiny.model(depth=8), samples, token_budget=100_000, outputs=False
+    ) as session:
         trials = Trials(
             Evaluator(session, loss_of("perplexity", "acc")),
             40,

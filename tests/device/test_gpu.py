@@ -48,7 +48,7 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
     samples = random_samples(0, count=300)
     units = all_units(5, "layer")
     small, large = (
-        sweep.sweep_units(model, samples, units, tokens=tokens, outputs=False)
+        sweep.sweep_units(model, samples, units, token_budget=tokens, outputs=False)
         for tokens in (512, 10**6)
     )
     assert torch.cuda.memory_stats()["num_ooms"] > 0

@@ -22,7 +22,7 @@ def diagnose(
     model: PreTrainedModel, texts: list[list[int]], skip_first: int = 2
 ) -> dict[RowKey, DiagnosisRow]:
     options = Variance(skip_first=skip_first)
-    rows = variance.diagnose(model, tiny.samples(texts), options, tokens=60)
+    rows = variance.diagnose(model, tiny.samples(texts), options, token_budget=60)
     return rows_by_measure(rows, "variance")
 
 

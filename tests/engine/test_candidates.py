@@ -172,7 +172,7 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
     units = all_units(DEPTH, "mlp", ["2.mlp"])
 
     at_once = sweep.sweep_units(model, samples, units, ["2.mlp"])
-    in_groups = sweep.sweep_units(model, samples, units, ["2.mlp"], tokens=tokens)
+    in_groups = sweep.sweep_units(model, samples, units, ["2.mlp"], token_budget=tokens)
 
     for column in ("output_kl", "output_norm"):
         expected_means = at_once.output[column] / at_once.output_count

@@ -121,7 +121,9 @@ def test_a_sweep_whose_numbers_depend_on_the_length_of_lines_is_refused(
 
 def test_activations_that_depend_on_the_length_of_lines_are_refused() -> None:
     model = configurations.model("llama", **LIMITED_MODELS["llama"])
-    message = "other logits in a batch with one of 70 tokens than alone .*texts of one length"
+    message = (
+        "different logits in a batch with a text of 70 tokens than alone .*texts of one length"
+    )
 
     with pytest.raises(LaminaError, match=message):
         capture_similarities(model, [text(20, 0), text(70, 1)])

@@ -175,7 +175,7 @@ def test_losses_are_never_nan_and_an_overflow_loses_most(metric: str) -> None:
     with sweep.open_session(fragile_model(), hot_and_other_samples()) as session:
         evaluator = Evaluator(session, loss_of(metric, "acc_norm"))
 
-        mean_losses = evaluator.losses(candidates, range(N_SAMPLES)).mean(axis=1)
+        mean_losses = evaluator.measure_losses(candidates, range(N_SAMPLES)).mean(axis=1)
 
     assert not np.isnan(mean_losses).any()
     assert mean_losses[1] == mean_losses.max()
@@ -189,7 +189,7 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
     with sweep.open_session(model, samples) as session:
         evaluator = Evaluator(session, loss_of("accuracy", "acc"))
 
-        losses = evaluator.losses([candidate], range(len(samples)))
+        losses = evaluator.measure_losses([candidate], range(len(samples)))
 
     assert (losses == 1).all()
     for row in session.scores.rows([candidate]):

@@ -58,7 +58,7 @@ def test_a_consumer_gets_the_streams_of_each_sequence_once(family: str) -> None:
                 boundary: stream[line][is_real] for boundary, stream in streams.items()
             }
 
-    taps.run_sequences(model, sequences, boundaries, keep_streams, tokens=60)
+    taps.run_sequences(model, sequences, boundaries, keep_streams, token_budget=60)
 
     assert sorted(streams_of_sample) == list(range(12))
     assert len(n_positions) > 1
@@ -86,7 +86,7 @@ def test_no_layer_after_the_last_boundary_runs_and_the_model_is_restored(family:
         raise RuntimeError("stopped")
 
     with pytest.raises(RuntimeError, match="stopped"):
-        taps.run_sequences(model, [sequence], [2], fail_after_a_look, tokens=1000)
+        taps.run_sequences(model, [sequence], [2], fail_after_a_look, token_budget=1000)
 
     assert layers_run == layers[:2]
     assert list(layers_of(model)) == layers

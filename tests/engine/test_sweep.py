@@ -55,7 +55,7 @@ def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: s
     samples = random_samples(1)
     units = all_units(5, kind)
 
-    scores = sweep.sweep_units(model, samples, units, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, token_budget=400)
 
     assert_scores_of_cut_models(scores, model, samples, units)
 
@@ -68,7 +68,7 @@ def test_sublayers_of_both_kinds_are_removed_after_others_as_from_a_cut_model(fa
     removed_units = ["1.mlp", "3.attention"]
     units = all_units(5, "both", removed_units)
 
-    scores = sweep.sweep_units(model, samples, units, removed_units, tokens=400)
+    scores = sweep.sweep_units(model, samples, units, removed_units, token_budget=400)
 
     assert_scores_of_cut_models(scores, model, samples, units, removed_units)
 

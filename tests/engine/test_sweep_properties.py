@@ -66,7 +66,7 @@ def test_any_sweep_equals_cut_models(
     remaining_units = all_units(5, kind, removed_units)
     units = sorted(generator.sample(remaining_units, generator.randint(1, len(remaining_units))))
 
-    scores = sweep.sweep_units(model, samples, units, removed_units, tokens=tokens)
+    scores = sweep.sweep_units(model, samples, units, removed_units, token_budget=tokens)
 
     for unit in ("none", *units):
         cut_units = set(removed_units)

@@ -92,8 +92,8 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             expected_sums[parameter] += gradient.double()
 
-    sums = weights.summed_gradients(model, samples, parameters, tokens=1)
-    shares = weights.taylor_relevance(model, samples, ["0", "3"], [], tokens=1)
+    sums = weights.summed_gradients(model, samples, parameters, token_budget=1)
+    shares = weights.taylor_relevance(model, samples, ["0", "3"], [], token_budget=1)
 
     for parameter, expected_sum in expected_sums.items():
         relative_error = (sums[parameter] - expected_sum).norm() / expected_sum.norm()

@@ -21,7 +21,7 @@ from lamina.evaluation.together import Together
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.options.benchmarks import Efficiency, Perplexity
+from lamina.options.benchmarks import Efficiency, TextEntry
 from lamina.store import parquet
 from lamina.variant import Variant
 from tests.given import tiny
@@ -316,7 +316,7 @@ def test_joined_perplexity_is_that_of_the_papers_script(
     draw = random.Random(0)
     texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(0, 40))) for _ in range(60)]
     (tmp_path / "a.json").write_text(json.dumps(texts))
-    options = Perplexity(text=str(tmp_path / "a.json"), window=window, joined=between)
+    options = TextEntry(text=str(tmp_path / "a.json"), window=window, joined=between)
     read = perplexity_texts(options, tmp_path)
     assert read == texts and "" in texts
     models = some_variants()[:2]

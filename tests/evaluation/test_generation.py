@@ -19,7 +19,7 @@ from lamina.evaluation.generation import GenerationBenchmark, pass_at, repeated_
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.options.benchmarks import Generate, Task
+from lamina.options.benchmarks import Generate, TaskEntry
 from lamina.store import parquet
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate
@@ -233,7 +233,7 @@ def test_what_cannot_be_written_is_explained(questions: Path) -> None:
 
 
 def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path) -> None:
-    assert Task().options() == Task(generate=Generate(samples=3)).options() == {}
+    assert TaskEntry().options() == TaskEntry(generate=Generate(samples=3)).options() == {}
     root = write_model_and_data(tmp_path)
     config = load_configuration(minimal_config(), root)
     assert requests.generation_blocks(config) == []

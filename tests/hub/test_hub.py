@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from lamina.data import calibrations
 from lamina.models.load import load_model
-from lamina.options.benchmarks import Task
+from lamina.options.benchmarks import TaskEntry
 from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 from lamina.store import checksum, parquet
@@ -128,7 +128,7 @@ class Place:
         return PrepareCalibration(calibration=name, entry=entry, manifest=manifest, output=output)
 
     def task(self, name: str) -> PrepareTask:
-        return PrepareTask(name=name, task=Task(), output=str(self.folder / f"{name}.parquet"))
+        return PrepareTask(name=name, task=TaskEntry(), output=str(self.folder / f"{name}.parquet"))
 
     def ended(self, jobs: Mapping[str, Job], **settings: str) -> dict[str, str]:
         """The message of each job that failed, "" for the others; they run one after the other in one process."""

@@ -22,7 +22,7 @@ from lamina.models import gguf
 from lamina.models.dequantise import dequantise_model
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe_model, load_skeleton
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, tiny
@@ -335,7 +335,7 @@ def test_a_token_beyond_the_embedding_is_refused_where_samples_are_made(folder: 
     with pytest.raises(LaminaError, match=rf"document 1 \('w1 \[PAD\] w2…'\) {said}"):
         text_samples(texts, tokenizer, 9, vocabulary)
     model = load_folder(folder, "auto", False)
-    score = open_benchmark("held", texts, tokenizer, Perplexity(text="x", window=8))
+    score = open_benchmark("held", texts, tokenizer, TextEntry(text="x", window=8))
     with pytest.raises(LaminaError, match=rf"benchmarks.perplexity.held: document 1 {said}"):
         score(model, "base", Together(model, {}))
     lm = open_encoder(model, tokenizer)

@@ -237,7 +237,7 @@ def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
 class Summed:
     """What measures: a function of sets."""
 
-    def losses(self, candidates: Any, numbers: Any) -> np.ndarray:
+    def measure_losses(self, candidates: Any, numbers: Any) -> np.ndarray:
         return losses(list(candidates), numbers)
 
 

@@ -46,7 +46,7 @@ def collect_moments(
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model = tiny.model(family)
 
-    collected = collect_moments(model, [(1, 3), (1, 4), (3, 5)], tokens=40, memory=0)
+    collected = collect_moments(model, [(1, 3), (1, 4), (3, 5)], token_budget=40, max_bytes=0)
 
     for is_heldout in (False, True):
         texts = texts_of([Source(draw_texts())], is_heldout)
@@ -132,7 +132,7 @@ def test_channel_errors_are_means_over_weighted_held_out_tokens() -> None:
     fit = ghost.fit(statistics, Ghost(bias=True))
     patches = {(1, 4): ghost.as_patch(fit.validated)}
 
-    measured = check.measure_patches(model, sources, patches, seed=0, tokens=30)[1, 4]
+    measured = check.measure_patches(model, sources, patches, seed=0, token_budget=30)[1, 4]
 
     texts = texts_of(sources, is_heldout=True)
     streams = np.concatenate(streams_of(model, texts), axis=1)

@@ -32,7 +32,9 @@ class ToyLosses:
         self.measured: list[tuple[frozenset[str], int]] = []
         """The removed units and the sample of every measurement, in order."""
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         indices = list(sample_indices)
         losses: list[np.ndarray] = []
         for candidate in candidates:

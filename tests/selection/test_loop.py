@@ -252,8 +252,8 @@ def test_losses_asked_for_in_any_order_are_those_of_one_sweep(
         evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
         shuffled_indices = np.random.default_rng(0).permutation(24)
         for sample_indices in np.split(shuffled_indices, 4):
-            evaluator.losses(list(candidates.values()), sample_indices)
-        losses = evaluator.losses(list(candidates.values()), range(24))
+            evaluator.measure_losses(list(candidates.values()), sample_indices)
+        losses = evaluator.measure_losses(list(candidates.values()), range(24))
 
     expected_losses: list[list[float]] = []
     for unit in candidates:
@@ -283,8 +283,8 @@ def test_one_base_pass_serves_all_candidates() -> None:
     assert sum(n_lines) == len(samples)
     # Candidates that lack the same run hold the same object, so that their streams stay one.
     candidates = sweep_candidates(["2"])
-    without_first = repairs.repaired(candidates["0"], 0)
-    without_last = repairs.repaired(candidates["4"], 0)
+    without_first = repairs.repair_candidate(candidates["0"], 0)
+    without_last = repairs.repair_candidate(candidates["4"], 0)
     assert without_first.patches[2, 3] is without_last.patches[2, 3]
 
 

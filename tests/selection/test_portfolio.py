@@ -185,7 +185,7 @@ def test_the_corrected_loss_is_not_flattered() -> None:
         losses = generator.normal(1, 1, (20, 80))
         judges = JudgeDocuments([generator.permutation(80)], [1.0])
         least_losses.append(losses.mean(axis=1).min())
-        corrected_losses.append(tournament.corrected_loss(list(losses), judges, study))
+        corrected_losses.append(tournament.correct_loss(list(losses), judges, study))
 
     standard_error = 1 / np.sqrt(40 * n_studies)
     assert np.mean(least_losses) < 1 - 6 * standard_error
@@ -384,7 +384,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
             del row["layer_tokens"]
         return plans, rows
 
-    measure = judging.JudgeLosses.losses
+    measure = judging.JudgeLosses.measure_losses
     n_measurements = 0
 
     def measure_twice(self: Any, candidates: Any, sample_indices: Any) -> np.ndarray:
@@ -394,7 +394,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
             raise KeyboardInterrupt
         return measure(self, candidates, sample_indices)
 
-    monkeypatch.setattr(judging.JudgeLosses, "losses", measure_twice)
+    monkeypatch.setattr(judging.JudgeLosses, "measure_losses", measure_twice)
     with pytest.raises(KeyboardInterrupt):
         search()
     resumed_search = search()
@@ -410,7 +410,7 @@ def test_a_member_that_proposes_no_sets_is_refused(member: str) -> None:
 
 
 def test_members_that_propose_whole_layers_are_refused_among_sublayers() -> None:
-    with pytest.raises(LaminaError, match="whole layers alone"):
+    with pytest.raises(LaminaError, match="whole layers only"):
         portfolio_options(units="mlp")
 
 

@@ -135,7 +135,7 @@ def test_the_lowest_sublayers_of_a_price_are_those_of_least_summed_score(
     for size in (1, 2, 3):
         request = PlanRequest(size, "both", 5, frozenset({4}), 0, attention_share=0.3)
 
-        lowest = request.lowest_units(ranked, removed_before)
+        lowest = request.select_lowest_units(ranked, removed_before)
 
         least_sum = np.inf
         for subset in chain.from_iterable(combinations(removable, n) for n in range(1, 9)):

@@ -144,11 +144,13 @@ class KilledToyLosses(ToyLosses):
         super().__init__(seed)
         self.n_measurements_left = n_measurements
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         if not self.n_measurements_left:
             raise KeyboardInterrupt
         self.n_measurements_left -= 1
-        return super().losses(candidates, sample_indices)
+        return super().measure_losses(candidates, sample_indices)
 
 
 @pytest.mark.parametrize("n_measurements", [0, 1, 4, 9])
@@ -239,7 +241,7 @@ def test_patches_are_fitted_when_a_search_needs_them(max_bytes: int) -> None:
         trials = Trials(evaluator, len(samples), prepare=growing.fit)
         losses: list[np.ndarray] = []
         for candidate in candidates:
-            (candidate_losses,), _ = trials.losses([candidate], np.arange(24))
+            (candidate_losses,), _ = trials.measure_losses([candidate], np.arange(24))
             losses.append(candidate_losses)
 
     fold_of_sample = growing.repairs.fold_of_sample
@@ -247,7 +249,7 @@ def test_patches_are_fitted_when_a_search_needs_them(max_bytes: int) -> None:
     with sweep.open_session(model, samples, outputs=False) as session:
         complete_repairs = Repairs(fold_of_sample, repairs_at_once.patches, 5)
         evaluator = Evaluator(Looped(session, complete_repairs), loss_of("perplexity", "acc"))
-        expected_losses = evaluator.losses(candidates, range(24))
+        expected_losses = evaluator.measure_losses(candidates, range(24))
     np.testing.assert_allclose(losses, expected_losses, atol=1e-3)
     # No patch is fitted for the empty set that only draws the folds, and none is fitted twice.
     assert fitted_units == [[], ["1", "3"], ["1", "2"], ["2", "4"]]

@@ -76,7 +76,9 @@ class SublayerLosses:
         self.single_effects = single_effects
         self.pair_effects = pair_effects
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         n_samples = len(list(sample_indices))
         losses = np.array([self.loss(candidate.removed) for candidate in candidates])
         return np.repeat(losses[:, None], n_samples, axis=1)
@@ -102,7 +104,7 @@ def test_units_of_one_kind_count_one_and_replacements_nothing() -> None:
     prices = UnitPrices()
 
     assert prices.take_enough(["3", "1", "2"], 2) == ["3", "1"]
-    assert prices.total(["3", "1.@a", "2.mlp"]) == 2
+    assert prices.sum_prices(["3", "1.@a", "2.mlp"]) == 2
 
 
 def choose_sublayers(size: int, **options: Any) -> Plan:

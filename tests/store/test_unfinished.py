@@ -52,9 +52,9 @@ def test_a_sweep_goes_on_with_what_is_left(
     batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, asked = tiny.model(), make_samples(30)
-    wanted = sweep.sweep_units(model, asked, UNITS, tokens=100).rows(UNITS)
+    wanted = sweep.sweep_units(model, asked, UNITS, token_budget=100).rows(UNITS)
     ran = count(model)
-    sweep.sweep_units(model, asked, UNITS, tokens=100)
+    sweep.sweep_units(model, asked, UNITS, token_budget=100)
     whole, progress = len(ran), Progress(tmp_path / "unfinished", "key")
     save, saves = Progress.save, count_from(1)
 
@@ -66,15 +66,18 @@ def test_a_sweep_goes_on_with_what_is_left(
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Progress, "save", killing)
-        sweep.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
+        sweep.sweep_units(model, asked, UNITS, token_budget=100, progress=progress)
     ran.clear()
-    found = sweep.sweep_units(model, asked, UNITS, tokens=100, progress=progress)
+    found = sweep.sweep_units(model, asked, UNITS, token_budget=100, progress=progress)
     assert found.rows(UNITS) == wanted
     assert len(ran) == whole - batches
     # What belongs to another job is no beginning of this one.
     ran.clear()
     other = Progress(progress.file, "other")
-    assert sweep.sweep_units(model, asked, UNITS, tokens=100, progress=other).rows(UNITS) == wanted
+    assert (
+        sweep.sweep_units(model, asked, UNITS, token_budget=100, progress=other).rows(UNITS)
+        == wanted
+    )
     assert len(ran) == whole
 
 
@@ -86,7 +89,7 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     distances of outputs are sums over these.
     """
     model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
-    wanted = sweep.sweep_units(model, asked, UNITS, tokens=30).rows(UNITS)
+    wanted = sweep.sweep_units(model, asked, UNITS, token_budget=30).rows(UNITS)
     forward = Session._forward
 
     def killing(*given: Any) -> None:
@@ -99,9 +102,10 @@ def test_a_sweep_broken_off_counts_nothing_twice(
     progress = Progress(tmp_path / "unfinished", "key")
     with monkeypatch.context() as broken, pytest.raises(Killed):
         broken.setattr(Session, "_forward", killing)
-        sweep.sweep_units(model, asked, UNITS, tokens=30, progress=progress)
+        sweep.sweep_units(model, asked, UNITS, token_budget=30, progress=progress)
     assert (
-        sweep.sweep_units(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
+        sweep.sweep_units(model, asked, UNITS, token_budget=30, progress=progress).rows(UNITS)
+        == wanted
     )
 
 

@@ -25,7 +25,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         sizes=job.sizes,
         keys=job.keys,
         score=job.score,
-        tokens=job.tokens,
+        token_budget=job.tokens,
         loop=job.loop,
         loops=job.repairs,
         replacements=job.replacements.read_records(job.manifests) if job.replacements else None,

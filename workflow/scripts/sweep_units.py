@@ -35,7 +35,7 @@ def measure_removals(
         removed,
         job.pass_,
         job.tokens,
-        current=job.block == 0,
+        with_current=job.block == 0,
         loop=job.loop,
         replacements=replacements,
         manifest=manifest,

@@ -15,7 +15,7 @@ from typing import Any
 from lamina.data.files import json_lines, listed_values, read_text, shorten_value, surrogate_fault
 from lamina.errors import LaminaError, located_at
 from lamina.options import calibrations
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.calibrations import CORPUS, Hub
 from lamina.options.entry import document_range
 
@@ -42,7 +42,7 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
     return root / calibrations.corpus_file(name, split)
 
 
-def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
+def perplexity_texts(entry: TextEntry, root: Path, where: str = "text") -> list[str]:
     """The documents of a perplexity.
 
     Where documents are joined, those of white space are kept, as in published numbers.

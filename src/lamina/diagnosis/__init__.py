@@ -2,9 +2,9 @@
 
 A kind of diagnosis is one module with its options, a subclass of `Diagnosis`, and a function
 
-    diagnose(model, samples, options, tokens) -> rows of table `diagnoses`
+    diagnose(model, samples, options, token_budget) -> rows of table `diagnoses`
 
 `samples` are those of a calibration. With `FILED = True` in its options, a diagnosis has a `file`
-of its own instead, which its `read_samples(path, tokenizer, options)` reads. `tokens` is the budget
-of one forward pass, padding included.
+of its own instead, which its `read_samples(path, tokenizer, options)` reads. `token_budget` bounds
+the token positions of one forward pass, padding included.
 """

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 
 class Patching(Diagnosis):
-    """Where in the stream the difference between two prompts sits that makes the model answer them
-    differently.
+    """Where in the stream the difference between two prompts sits.
+
+    It makes the model answer them differently.
 
     One line of the file is a pair of prompts with equally many tokens:
     `{"clean": "zaro lives in", "corrupt": "baro lives in", "right": "maple", "foil": "pine"}`.
@@ -67,8 +68,8 @@ def read_samples(
 ) -> list[PromptPair]:
     """Pairs from a file of JSON lines.
 
-    Raises LaminaError as `lamina.data.files.read_pairs` does, and if prompts differ in length or answers
-    begin alike.
+    Raises LaminaError as `lamina.data.files.read_pairs` does, and if the prompts of a pair differ
+    in length or its answers begin alike.
     """
     lines = files.read_pairs(path, "diagnosis patching, file")
     return [_encode_pair(location, line, tokenizer) for location, line in lines]
@@ -79,26 +80,30 @@ def _encode_pair(
 ) -> PromptPair:
     from lamina.data.calibrations import encode_document
 
-    clean = encode_document(tokenizer, line["clean"])
-    corrupt = encode_document(tokenizer, line["corrupt"])
-    if len(clean) != len(corrupt):
+    clean_ids = encode_document(tokenizer, line["clean"])
+    corrupt_ids = encode_document(tokenizer, line["corrupt"])
+    if len(clean_ids) != len(corrupt_ids):
         raise LaminaError(
-            f"{location}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write "
-            "prompts of equally many tokens."
+            f"{location}: `clean` has {len(clean_ids)} tokens and `corrupt` {len(corrupt_ids)}. "
+            "Write two prompts with the same number of tokens."
         )
     # Encoded together with the prompt, the tokens of an answer are those after the prompt's own.
-    right = encode_document(tokenizer, f"{line['clean']} {line['right'].strip()}")[len(clean) :]
-    foil = encode_document(tokenizer, f"{line['clean']} {line['foil'].strip()}")[len(clean) :]
-    if not right or not foil or right[0] == foil[0]:
+    right_ids = encode_document(tokenizer, f"{line['clean']} {line['right'].strip()}")[
+        len(clean_ids) :
+    ]
+    foil_ids = encode_document(tokenizer, f"{line['clean']} {line['foil'].strip()}")[
+        len(clean_ids) :
+    ]
+    if not right_ids or not foil_ids or right_ids[0] == foil_ids[0]:
         raise LaminaError(
             f"{location}: `right` and `foil` begin with the same token. Write answers whose first "
             "tokens differ."
         )
-    return PromptPair(tuple(clean), tuple(corrupt), right[0], foil[0])
+    return PromptPair(tuple(clean_ids), tuple(corrupt_ids), right_ids[0], foil_ids[0])
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[PromptPair], options: Patching, tokens: int
+    model: PreTrainedModel, samples: Sequence[PromptPair], options: Patching, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the boundaries 0 … L-1, `layer` being the boundary that was patched.
 
@@ -117,30 +122,30 @@ def diagnose(
 
     from lamina.relevance.statistics import bootstrap_ratios
 
-    shares = measure_shares(model, samples, tokens)
-    is_usable = shares.logit_gap >= options.least
+    patching_shares = measure_shares(model, samples, token_budget)
+    is_usable = patching_shares.logit_gap >= options.least
     if not is_usable.any():
         raise LaminaError(
             f"diagnosis patching: the model tells none of the {len(samples)} pairs apart by "
-            f"{options.least} nats. Write pairs that it answers, or a smaller `least`."
+            f"{options.least} nats. Write pairs that the model answers right, or a smaller `least`."
         )
-    (indices,) = index_documents([[(*pair.clean, *pair.corrupt) for pair in samples]])
-    document_indices = np.array(indices)
+    (document_list,) = index_documents([[(*pair.clean, *pair.corrupt) for pair in samples]])
+    document_indices = np.array(document_list)
 
     usable_flags = is_usable.astype(float)[:, None]
     (usable_share,) = bootstrap_ratios(usable_flags, np.ones(len(samples)), document_indices)
-    rows = [make_row("usable", usable_share)]
+    diagnosis_rows = [make_row("usable", usable_share)]
     used_documents = document_indices[is_usable]
     for index, positions in enumerate(POSITION_SETS):
-        recovered = _average(shares.recovered[is_usable, index], used_documents)
-        controls = shares.recovered_from_other[is_usable, index]
-        for layer, estimate in enumerate(recovered):
-            control = _mean_of_known(controls[:, layer])
-            rows.append(make_row(f"recovery_{positions}", estimate, layer, control))
-        noised = _average(shares.noised[is_usable, index], used_documents)
-        for layer, estimate in enumerate(noised):
-            rows.append(make_row(f"noise_{positions}", estimate, layer))
-    return rows
+        recovery_estimates = _average(patching_shares.recovered[is_usable, index], used_documents)
+        control_shares = patching_shares.recovered_from_other[is_usable, index]
+        for layer, estimate in enumerate(recovery_estimates):
+            control = _mean_of_known(control_shares[:, layer])
+            diagnosis_rows.append(make_row(f"recovery_{positions}", estimate, layer, control))
+        noise_estimates = _average(patching_shares.noised[is_usable, index], used_documents)
+        for layer, estimate in enumerate(noise_estimates):
+            diagnosis_rows.append(make_row(f"noise_{positions}", estimate, layer))
+    return diagnosis_rows
 
 
 def _average(shares: np.ndarray, document_indices: np.ndarray) -> list[EstimateRow]:
@@ -170,38 +175,38 @@ class PatchingShares:
 
 
 def measure_shares(
-    model: PreTrainedModel, pairs: Sequence[PromptPair], tokens: int
+    model: PreTrainedModel, pairs: Sequence[PromptPair], token_budget: int
 ) -> PatchingShares:
-    """Patch every pair, in batches of one length within the budget `tokens`."""
+    """Patch every pair, in batches of one length within the budget `token_budget`."""
     import numpy as np
 
     from lamina.models.structure import layers_of
 
     shape = (len(pairs), len(POSITION_SETS), len(layers_of(model)))
-    shares = PatchingShares(
+    patching_shares = PatchingShares(
         np.zeros(len(pairs)), np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
     )
-    for group in _group_by_length(pairs, tokens):
+    for group in _group_by_length(pairs, token_budget):
         batch = PairBatch(model, [pairs[index] for index in group])
-        shares.logit_gap[group] = batch.logit_gap.cpu().numpy()
-        shares.recovered[group] = batch.recover(batch.clean_streams)
-        shares.noised[group] = batch.add_noise()
+        patching_shares.logit_gap[group] = batch.logit_gap.cpu().numpy()
+        patching_shares.recovered[group] = batch.recover(batch.clean_streams)
+        patching_shares.noised[group] = batch.add_noise()
         if len(group) > 1:
             other_streams = {
                 layer: stream.roll(1, 0) for layer, stream in batch.clean_streams.items()
             }
-            shares.recovered_from_other[group] = batch.recover(other_streams)
-    return shares
+            patching_shares.recovered_from_other[group] = batch.recover(other_streams)
+    return patching_shares
 
 
-def _group_by_length(pairs: Sequence[PromptPair], tokens: int) -> Iterator[list[int]]:
+def _group_by_length(pairs: Sequence[PromptPair], token_budget: int) -> Iterator[list[int]]:
     """Groups of pairs of one length, by index.
 
     A group has two pairs at least where there are two, since each is the control of another.
     """
     for length in sorted({len(pair.clean) for pair in pairs}, reverse=True):
         same_length = [index for index, pair in enumerate(pairs) if len(pair.clean) == length]
-        group_size = max(2, tokens // length)
+        group_size = max(2, token_budget // length)
         for start in range(0, len(same_length), group_size):
             yield same_length[start : start + group_size]
 
@@ -262,20 +267,22 @@ class PairBatch:
         token_ids: torch.Tensor,
         streams: Mapping[float, torch.Tensor],
         unpatched_difference: torch.Tensor,
-        gap: torch.Tensor,
+        logit_gap: torch.Tensor,
     ) -> np.ndarray:
         """(LD_patched - LD_unpatched) / gap for every set of positions and every boundary."""
         import torch
 
-        shares = []
+        recovered_shares = []
         for positions in _position_masks(self.clean_ids, self.corrupt_ids):
             differences = []
             for layer_index, layer in enumerate(self.layers):
                 with _patch_input(layer, streams[layer_index], positions):
                     differences.append(self.logit_difference(token_ids))
             patched_difference = torch.stack(differences, 1)
-            shares.append((patched_difference - unpatched_difference[:, None]) / gap[:, None])
-        return torch.stack(shares, 1).cpu().numpy()
+            recovered_shares.append(
+                (patched_difference - unpatched_difference[:, None]) / logit_gap[:, None]
+            )
+        return torch.stack(recovered_shares, 1).cpu().numpy()
 
 
 def _position_masks(clean_ids: torch.Tensor, corrupt_ids: torch.Tensor) -> list[torch.Tensor]:

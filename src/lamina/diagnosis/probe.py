@@ -1,5 +1,4 @@
-"""At which depth a linear probe reads a label of the input off the stream: concept depth [arXiv
-2404.07066].
+"""At which depth a linear probe reads a label of the input: concept depth [arXiv 2404.07066].
 
 A label that the last token alone shows is read at boundary 0; one that layers must compute is read
 later. A probe of many channels also reads labels that mean nothing, so the control is the same
@@ -31,8 +30,9 @@ if TYPE_CHECKING:
 
 
 class Probe(Diagnosis):
-    """From which depth a label of the input can be read off the stream, by logistic regression on
-    the last token.
+    """From which depth a label of the input can be read off the stream.
+
+    Logistic regression reads the last token.
 
     One line of the file is one input: `{"text": "3 4 + 1 2 =", "label": "even"}`.
     """
@@ -58,7 +58,7 @@ DEPTH_SHARE = 0.9  # of the way from guessing to the best boundary, for `depth_9
 def read_samples(
     path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe
 ) -> list[LabelledText]:
-    """Labelled inputs from a file of JSON lines; `files.labelled` says what is refused."""
+    """Labelled inputs from a file of JSON lines; `files.read_labelled` says what is refused."""
     from lamina.data.calibrations import encode_document
 
     lines = files.read_labelled(path, "diagnosis probe, file", options.folds)
@@ -66,7 +66,7 @@ def read_samples(
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[LabelledText], options: Probe, tokens: int
+    model: PreTrainedModel, samples: Sequence[LabelledText], options: Probe, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the boundaries 0 … L, `layer` being the boundary.
 
@@ -90,20 +90,20 @@ def diagnose(
 
     n_boundaries = len(layers_of(model)) + 1
     last_tokens = LastTokenStreams(len(samples), n_boundaries)
-    taps.run_sequences(model, sequences, range(n_boundaries), last_tokens.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), last_tokens.add_batch, token_budget)
 
     folds = assign_folds(sequences, labels, options)
     shuffled_folds = assign_folds(sequences, shuffled_labels, options)
-    boundaries = []
+    accuracies = []
     for boundary in range(n_boundaries):
         stream = last_tokens.at_boundary(boundary)
         is_right = cross_validate(stream, labels, folds)
         is_right_shuffled = cross_validate(stream, shuffled_labels, shuffled_folds)
-        boundaries.append(BoundaryAccuracy(boundary, is_right, is_right_shuffled, document_indices))
-    rows = []
-    for boundary_accuracy in boundaries:
-        rows += boundary_accuracy.rows()
-    return [*rows, _find_depth(boundaries, labels)]
+        accuracies.append(BoundaryAccuracy(boundary, is_right, is_right_shuffled, document_indices))
+    diagnosis_rows = []
+    for boundary_accuracy in accuracies:
+        diagnosis_rows += boundary_accuracy.rows()
+    return [*diagnosis_rows, _find_depth(accuracies, labels)]
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,13 @@ class BoundaryAccuracy:
         from lamina.relevance.statistics import bootstrap_ratios
 
         n_samples = len(self.is_right)
-        low, high = self.interval
+        ci_low, ci_high = self.interval
         accuracy_row: DiagnosisRow = {
             "measure": "accuracy",
             "layer": self.boundary,
             "value": self.accuracy,
-            "ci_low": low,
-            "ci_high": high,
+            "ci_low": ci_low,
+            "ci_high": ci_high,
             "n_samples": n_samples,
             "control": float(self.is_right_shuffled.mean()),
         }
@@ -152,9 +152,9 @@ class BoundaryAccuracy:
 
 def _find_depth(boundaries: Sequence[BoundaryAccuracy], labels: np.ndarray) -> DiagnosisRow:
     """The row `depth_90`."""
-    guessing = max(Counter(labels.tolist()).values()) / len(labels)
-    best = max(boundary.accuracy for boundary in boundaries)
-    threshold = guessing + DEPTH_SHARE * (best - guessing)
+    guessing_accuracy = max(Counter(labels.tolist()).values()) / len(labels)
+    best_accuracy = max(boundary.accuracy for boundary in boundaries)
+    threshold = guessing_accuracy + DEPTH_SHARE * (best_accuracy - guessing_accuracy)
     deep_enough = [
         float(boundary.boundary) for boundary in boundaries if boundary.interval[0] >= threshold
     ]
@@ -198,15 +198,16 @@ def _shuffle_labels(labels: np.ndarray, document_indices: Sequence[int], seed: i
     import numpy as np
 
     _, first_samples = np.unique(document_indices, return_index=True)
-    shuffled = np.random.default_rng(seed).permutation(labels[first_samples])
-    return np.asarray(shuffled[document_indices])
+    shuffled_labels = np.random.default_rng(seed).permutation(labels[first_samples])
+    return np.asarray(shuffled_labels[document_indices])
 
 
 def assign_folds(
     sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Probe
 ) -> np.ndarray:
-    """The fold of every input, (samples,). Folds are drawn by document and have each label in equal
-    shares.
+    """The fold of every input, (samples,).
+
+    Folds are drawn by document and have each label in equal shares.
     """
     import numpy as np
 
@@ -215,17 +216,17 @@ def assign_folds(
         np.flatnonzero(labels == label).tolist() for label in sorted(set(labels.tolist()))
     ]
     sequences_by_label = []
-    for samples in samples_by_label:
-        sequences_by_label.append([sequences[index] for index in samples])
+    for label_samples in samples_by_label:
+        sequences_by_label.append([sequences[index] for index in label_samples])
     fold_sizes = partial(_split_evenly, n_folds=options.folds)
     folds_by_label = split_documents(
         sequences_by_label, fold_sizes, options.seed, options.folds, purpose
     )
 
-    folds = np.empty(len(labels), dtype=int)
-    for samples, label_folds in zip(samples_by_label, folds_by_label, strict=True):
-        folds[samples] = label_folds
-    return folds
+    fold_of_sample = np.empty(len(labels), dtype=int)
+    for label_samples, label_folds in zip(samples_by_label, folds_by_label, strict=True):
+        fold_of_sample[label_samples] = label_folds
+    return fold_of_sample
 
 
 def _split_evenly(count: int, n_folds: int) -> list[int]:
@@ -246,10 +247,12 @@ def cross_validate(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     from sklearn.preprocessing import StandardScaler
 
     regression = LogisticRegression(C=INVERSE_RIDGE, max_iter=MAX_ITERATIONS)
-    probe = make_pipeline(StandardScaler(), regression)
+    probe_pipeline = make_pipeline(StandardScaler(), regression)
     with warnings.catch_warnings():
         # The weights of a label that is read without error grow without end; the predictions stay
         # the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        predicted = cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds))
-    return np.asarray(predicted == labels, float)
+        predicted_labels = cross_val_predict(
+            probe_pipeline, stream, labels, cv=PredefinedSplit(folds)
+        )
+    return np.asarray(predicted_labels == labels, float)

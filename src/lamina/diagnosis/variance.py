@@ -1,5 +1,4 @@
-"""How fast the residual stream grows with depth, and how much each layer changes it [arXiv
-2502.05795].
+"""How fast the residual stream grows, and how much each layer changes it [arXiv 2502.05795].
 
 Under Pre-LN, every layer reads a normalised stream and adds to the plain one. So updates of equal
 size make the variance grow linearly with depth, v0 + l. Where it grows exponentially, deep layers
@@ -26,8 +25,9 @@ if TYPE_CHECKING:
 
 
 class Variance(Diagnosis):
-    """The variance of the residual stream after each layer, over all tokens and again without the
-    first ones.
+    """The variance of the residual stream after each layer.
+
+    It is taken over all tokens, and again without the first ones.
 
     Massive activations live on the first tokens; the second set of rows shows the stream without
     them.
@@ -43,7 +43,7 @@ SUFFIXES = ("", "_without_first")  # of the measures over all tokens, and over t
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int
+    model: PreTrainedModel, samples: Sequence[Sample], options: Variance, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows of the whole model and of its layers, with intervals over documents.
 
@@ -63,7 +63,7 @@ def diagnose(
     hidden_size = int(text_config(model).hidden_size)
     sequences = [sample.sequence() for sample in samples]
     sums = StreamSums(len(sequences), n_layers, hidden_size, options.skip_first)
-    taps.run_sequences(model, sequences, range(n_layers + 1), sums.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), sums.add_batch, token_budget)
 
     (document_indices,) = index_documents([sequences])
     rows = []
@@ -90,8 +90,9 @@ class StreamSums:
         self.update_ratios = np.zeros((2, n_samples, n_layers))
 
     def add_batch(self, batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        """Add a batch, given the streams at all boundaries. It waits for a GPU twice, for all
-        lengths and all sums.
+        """Add a batch, given the streams at all boundaries.
+
+        It waits for a GPU twice, for all lengths and all sums.
         """
         import torch
 
@@ -147,28 +148,28 @@ def _summarise(
         return []
     _, kept_documents = np.unique(np.asarray(document_indices)[has_tokens], return_inverse=True)
     n_documents = 1 + int(kept_documents.max())
-    weights = document_weights(kept_documents, seed=0)  # (1 + draws, samples)
+    document_draws = document_weights(kept_documents, seed=0)  # (1 + draws, samples)
 
-    n_tokens = (weights @ sums.n_tokens[scope][has_tokens])[:, None]
+    n_tokens = (document_draws @ sums.n_tokens[scope][has_tokens])[:, None]
     n_values = n_tokens * sums.hidden_size
-    mean = weights @ sums.totals[scope][has_tokens] / n_values
-    variance = weights @ sums.squares[scope][has_tokens] / n_values - mean**2
-    update_ratio = weights @ sums.update_ratios[scope][has_tokens] / n_tokens
+    mean = document_draws @ sums.totals[scope][has_tokens] / n_values
+    variance = document_draws @ sums.squares[scope][has_tokens] / n_values - mean**2
+    update_ratio = document_draws @ sums.update_ratios[scope][has_tokens] / n_tokens
 
-    rows = []
+    diagnosis_rows = []
     for measure, draws in (("variance", variance), ("update_ratio", update_ratio)):
         for layer, estimate in enumerate(interval_rows(draws, n_documents, n_samples)):
-            rows.append(make_row(measure + suffix, estimate, layer))
+            diagnosis_rows.append(make_row(measure + suffix, estimate, layer))
 
-    layers = np.arange(1, variance.shape[1])
+    layer_indices = np.arange(1, variance.shape[1])
     log_variance = np.log(np.maximum(variance[:, 1:], np.finfo(float).tiny))
-    for growth, x in (("exponential", layers), ("power", np.log(layers))):
-        slope, r2 = fit_line(x, log_variance)
-        draws = np.stack([slope, r2], 1)
+    for growth, x in (("exponential", layer_indices), ("power", np.log(layer_indices))):
+        slope_draws, r2_draws = fit_line(x, log_variance)
+        draws = np.stack([slope_draws, r2_draws], 1)
         slope_estimate, r2_estimate = interval_rows(draws, n_documents, n_samples)
-        rows.append(make_row(f"{growth}_slope{suffix}", slope_estimate))
-        rows.append(make_row(f"{growth}_r2{suffix}", r2_estimate))
-    return rows
+        diagnosis_rows.append(make_row(f"{growth}_slope{suffix}", slope_estimate))
+        diagnosis_rows.append(make_row(f"{growth}_r2{suffix}", r2_estimate))
+    return diagnosis_rows
 
 
 def fit_line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

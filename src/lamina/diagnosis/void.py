@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class Void(Diagnosis):
-    """For which share of tokens the norm of the stream grows little at a layer, next to what it
-    grew before it.
+    """For which share of tokens the norm of the stream grows little at a layer.
+
+    The growth is compared with that before the layer.
 
     The tokens of questions and of their answers are counted apart too.
     """
@@ -40,7 +41,7 @@ MEASURES = ("void", "void_prompt", "void_response")
 
 
 def diagnose(
-    model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int
+    model: PreTrainedModel, samples: Sequence[Sample], options: Void, token_budget: int
 ) -> list[DiagnosisRow]:
     """Rows for the layers 1 … L-1; before layer 0 there is no layer to compare it with.
 
@@ -58,7 +59,7 @@ def diagnose(
     n_layers = len(layers_of(model))
     sequences = [sample.sequence() for sample in samples]
     counts = VoidCounts(samples, n_layers, options.alpha)
-    taps.run_sequences(model, sequences, range(n_layers + 1), counts.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_layers + 1), counts.add_batch, token_budget)
 
     (document_indices,) = index_documents([sequences])
     rows = []

@@ -3,7 +3,7 @@
 Layer by layer, a candidate is a sequence of operations. Removing layer l changes nothing before l,
 so streams start as one and split at the first layer where the operations of their candidates
 differ: the streams of a pass are a prefix tree. Nothing here computes with tensors or imports
-torch. A tree says what a pass will do, and so what it will cost: `lamina_workflow.cost.work` asks it.
+torch. A tree says what a pass will do, and so what it will cost.
 """
 
 from collections import defaultdict
@@ -53,10 +53,12 @@ class Candidate:
     def with_layer_changed(self, unit: str) -> "Candidate":
         """This candidate with a layer removed or replaced, whatever was done to it before."""
         changed_layer, _ = parse_unit(unit)
-        others = {other for other in self.removed if parse_unit(other)[0] != changed_layer}
-        return replace(self, removed=frozenset({unit, *others}))
+        other_units = {
+            other_unit for other_unit in self.removed if parse_unit(other_unit)[0] != changed_layer
+        }
+        return replace(self, removed=frozenset({unit, *other_units}))
 
-    def operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
+    def list_operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
         """One operation per layer, and a last one for a patch after the last layer.
 
         empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is
@@ -98,12 +100,12 @@ class Observation:
     """Whose stream is the unit's output."""
 
 
-def observe_unit(model: Candidate, unit: str, parallel: bool) -> Observation:
+def observe_unit(model: Candidate, unit: str, is_parallel: bool) -> Observation:
     """The streams that show what a unit does.
 
     The contribution of a sub-layer is read off the stream without the other sub-layer.
 
-    parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
+    is_parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
         attention.
     """
     layer, component = parse_unit(unit)
@@ -112,7 +114,7 @@ def observe_unit(model: Candidate, unit: str, parallel: bool) -> Observation:
     without_mlp = complete.without(f"{layer}.mlp")
     if component == "attention":
         return Observation(model, layer, None, without_mlp)
-    if component == "mlp" and parallel:
+    if component == "mlp" and is_parallel:
         return Observation(model, layer, None, without_attention)
     if component == "mlp":
         return Observation(model, layer, without_mlp, complete)
@@ -120,15 +122,18 @@ def observe_unit(model: Candidate, unit: str, parallel: bool) -> Observation:
 
 
 def plan_sweep(
-    current: Candidate, units: Sequence[str], parallel: Collection[int] = (), removing: bool = True
+    current: Candidate,
+    units: Sequence[str],
+    parallel_layers: Collection[int] = (),
+    is_removing: bool = True,
 ) -> tuple[dict[str, Candidate], dict[str, Observation]]:
     """What a sweep measures: its candidates and its observations, by unit.
 
     The candidates are `current` after the removal of each unit, and `current` itself under the name
     CURRENT. A unit that is a layer of another model replaces a layer; it is not observed.
 
-    parallel: Indices of the layers whose sub-layers both read the layer's input.
-    removing: Whether the units are removed, and not only observed.
+    parallel_layers: Indices of the layers whose sub-layers both read the layer's input.
+    is_removing: Whether the units are removed, and not only observed.
 
     Raises LaminaError if one of `units` is not the name of a unit.
     """
@@ -136,12 +141,12 @@ def plan_sweep(
     observations: dict[str, Observation] = {}
     for unit in units:
         layer, component = parse_unit(unit)
-        if removing and component in SUBLAYERS:
+        if is_removing and component in SUBLAYERS:
             candidates[unit] = current.without(unit)
-        elif removing:
+        elif is_removing:
             candidates[unit] = current.with_layer_changed(unit)
         if not donor_of(unit):
-            observations[unit] = observe_unit(current, unit, layer in parallel)
+            observations[unit] = observe_unit(current, unit, layer in parallel_layers)
     return candidates, observations
 
 
@@ -212,15 +217,15 @@ def grow_tree(
 ) -> Tree:
     """The tree that takes candidates to the end, and makes the observations on the way.
 
-    empty_is_identity: See `Candidate.operations`.
+    empty_is_identity: See `Candidate.list_operations`.
     """
-    members: dict[Candidate, None] = dict.fromkeys(candidates)
-    for observed in observations:
-        if observed.before is not None:
-            members[observed.before] = None
-        members[observed.after] = None
+    carried_candidates: dict[Candidate, None] = dict.fromkeys(candidates)
+    for observation in observations:
+        if observation.before is not None:
+            carried_candidates[observation.before] = None
+        carried_candidates[observation.after] = None
 
-    trunk = _Trunk(list(members), depth, empty_is_identity)
+    trunk = _Trunk(list(carried_candidates), depth, empty_is_identity)
     levels = [trunk.grow_level(layer, observations) for layer in range(depth + 1)]
     stream_of: dict[Candidate, int] = {}
     for stream, stream_members in enumerate(trunk.streams):
@@ -242,51 +247,52 @@ class _Trunk:
     def __init__(self, candidates: list[Candidate], depth: int, empty_is_identity: bool) -> None:
         self.streams = [candidates] if candidates else []
         self._operations = {
-            candidate: candidate.operations(depth, empty_is_identity) for candidate in candidates
+            candidate: candidate.list_operations(depth, empty_is_identity)
+            for candidate in candidates
         }
 
     def grow_level(self, layer: int, observations: Sequence[Observation]) -> Level:
         """Split the streams at a layer, and drop those that end with it."""
         forks, n_running = self._split_streams(layer)
         branch_of: dict[Candidate, int] = {}
-        for number, fork in enumerate(forks):
+        for branch_number, fork in enumerate(forks):
             for candidate in fork.members:
-                branch_of[candidate] = number
+                branch_of[candidate] = branch_number
 
         views: list[View] = []
-        for number, observed in enumerate(observations):
-            if observed.layer == layer:
-                before = branch_of[observed.before or observed.after]
-                reads_input = observed.before is None
-                views.append(View(number, before, reads_input, branch_of[observed.after]))
+        for branch_number, observation in enumerate(observations):
+            if observation.layer == layer:
+                before = branch_of[observation.before or observation.after]
+                reads_input = observation.before is None
+                views.append(View(branch_number, before, reads_input, branch_of[observation.after]))
 
-        kept: list[int] = []
+        kept_branches: list[int] = []
         self.streams = []
-        for number, fork in enumerate(forks):
+        for branch_number, fork in enumerate(forks):
             members = [candidate for candidate in fork.members if candidate.until != layer + 1]
             if members:
-                kept.append(number)
+                kept_branches.append(branch_number)
                 self.streams.append(members)
         branches = tuple(fork.branch for fork in forks)
-        return Level(branches, n_running, tuple(views), tuple(kept))
+        return Level(branches, n_running, tuple(views), tuple(kept_branches))
 
     def _split_streams(self, layer: int) -> tuple[list[_Fork], int]:
         """The branches of all streams, and how many run through the layer; these come first."""
-        running: list[_Fork] = []
+        running_forks: list[_Fork] = []
         split_off: list[_Fork] = []
-        skipping: list[_Fork] = []
-        for source, members in enumerate(self.streams):
+        skipping_forks: list[_Fork] = []
+        for source_stream, members in enumerate(self.streams):
             has_heir = False
             for operation, group in self._group_by_operation(members, layer).items():
-                fork = _Fork(Branch(source, operation), group)
+                fork = _Fork(Branch(source_stream, operation), group)
                 if not operation.runs:
-                    skipping.append(fork)
+                    skipping_forks.append(fork)
                 elif has_heir:
                     split_off.append(fork)
                 else:
                     # The first branch that runs takes over the index of its stream, so that
                     # nothing is copied without need.
-                    running.append(fork)
+                    running_forks.append(fork)
                     has_heir = True
 
         def sort_key(fork: _Fork) -> tuple[bool, str]:
@@ -296,7 +302,7 @@ class _Trunk:
             return ends_here, fork.branch.operation.donor
 
         split_off.sort(key=sort_key)
-        return running + split_off + skipping, len(running) + len(split_off)
+        return running_forks + split_off + skipping_forks, len(running_forks) + len(split_off)
 
     def _group_by_operation(
         self, members: Iterable[Candidate], layer: int

@@ -41,11 +41,11 @@ class ActivationRow(TypedDict):
 
 
 def capture_similarities(
-    model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS
+    model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], token_budget: int = TOKENS
 ) -> list[ActivationRow]:
     """Rows of table `activations`, one per boundary and one per pair of boundaries.
 
-    tokens: The budget of a pass.
+    token_budget: The budget of a pass.
 
     Raises LaminaError if the streams are not finite, if the model is not a causal one whose layers
     can be cut, or if its numbers depend on what runs together with a sequence.
@@ -58,12 +58,12 @@ def capture_similarities(
     n_boundaries = len(layers_of(model)) + 1
     hidden_size = int(text_config(model).hidden_size)
     distances = BoundaryDistances(len(sequences), n_boundaries, hidden_size, model.device)
-    taps.run_sequences(model, sequences, range(n_boundaries), distances.add_batch, tokens)
+    taps.run_sequences(model, sequences, range(n_boundaries), distances.add_batch, token_budget)
     if not np.isfinite(distances.cosine).all():
         raise LaminaError(
             f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not "
-            "numbers on this calibration. Try `dtype: float32` or `bfloat16` under its models "
-            "entry."
+            "finite on this calibration. Write `dtype: float32` or `dtype: bfloat16` in its entry "
+            "under `models`."
         )
     return distances.rows(n_tokens=sum(map(len, sequences)))
 
@@ -84,18 +84,18 @@ def check_padding(
 
     batch_ids, is_real = pad_sequences([longest_ids, token_ids], model.device)
     n_compared = check.compared_positions(model, token_ids)
-    compared = slice(len(token_ids) - n_compared, len(token_ids))
-    with check.score_only(model, compared):
+    compared_slice = slice(len(token_ids) - n_compared, len(token_ids))
+    with check.score_only(model, compared_slice):
         output = model(input_ids=batch_ids, attention_mask=is_real.long(), use_cache=False)
         logits_in_batch = output.logits[1, -n_compared:].clone()
     logits_alone = check.last_logits(model, token_ids, n_compared)
     distance = check.logit_distance(logits_in_batch, logits_alone, model.dtype)
     if distance > check.dtype_tolerance(model):
         raise LaminaError(
-            f"the model family '{text_config(model).model_type}' gives a text other logits in a "
-            f"batch with one of {len(longest_ids)} tokens than alone (by {distance:.2g} of their "
-            "spread), so its activations would depend on the other texts of a batch. Calibrate on "
-            "texts of one length, or on shorter ones."
+            f"the model family '{text_config(model).model_type}' gives a text different logits in "
+            f"a batch with a text of {len(longest_ids)} tokens than alone (by {distance:.2g} of "
+            "their spread), so its activations would depend on the other texts of a batch. "
+            "Calibrate on texts of one length, or on shorter ones."
         )
     check.store_finding(model, PADDING_FINDING, True, len(longest_ids))
 
@@ -122,22 +122,24 @@ class BoundaryDistances:
 
         So memory never holds the products of whole streams.
         """
-        sums = _BatchSums(batch.real, *self.magnitude.shape)
+        batch_sums = _BatchSums(batch.real, *self.magnitude.shape)
         chunk_tokens = max(1, CHUNK_NUMBERS // (len(streams) * self.magnitude.shape[1]))
         line_indices, token_indices = batch.real.nonzero(as_tuple=True)
         chunks = zip(
             line_indices.split(chunk_tokens), token_indices.split(chunk_tokens), strict=True
         )
-        for lines, tokens in chunks:
-            vectors = [stream[lines, tokens].float() for stream in streams.values()]
-            sums.add_tokens(torch.stack(vectors, dim=1), lines, tokens)
+        for line_chunk, token_chunk in chunks:
+            vectors = [stream[line_chunk, token_chunk].float() for stream in streams.values()]
+            batch_sums.add_tokens(torch.stack(vectors, dim=1), line_chunk, token_chunk)
 
-        pair_sums = torch.stack([sums.cosine, sums.relative, sums.angle]).cpu().numpy()
-        self.magnitude += sums.magnitude
+        pair_sums = (
+            torch.stack([batch_sums.cosine, batch_sums.relative, batch_sums.angle]).cpu().numpy()
+        )
+        self.magnitude += batch_sums.magnitude
         self.cosine[batch.samples] = pair_sums[0]
         self.relative[batch.samples] = pair_sums[1]
         self.angle[batch.samples] = pair_sums[2]
-        self.norm[batch.samples] = sums.norm.cpu()
+        self.norm[batch.samples] = batch_sums.norm.cpu()
 
     def rows(self, n_tokens: int) -> list[ActivationRow]:
         """Rows of table `activations` from all samples, which have `n_tokens` together."""
@@ -192,24 +194,26 @@ class _BatchSums:
         self.norm = torch.zeros(pair_shape[:2], dtype=torch.float64, device=device)
         self.magnitude = torch.zeros(n_boundaries, n_channels, dtype=torch.float64, device=device)
 
-    def add_tokens(self, vectors: torch.Tensor, lines: torch.Tensor, tokens: torch.Tensor) -> None:
+    def add_tokens(
+        self, vectors: torch.Tensor, line_numbers: torch.Tensor, token_indices: torch.Tensor
+    ) -> None:
         """Add tokens at all boundaries.
 
         vectors: (tokens, L+1, C) in float32.
-        lines, tokens: The line of each token, and its index there.
+        line_numbers, token_indices: The line of each token, and its index there.
         """
         pairs = _compare_boundaries(vectors)
         # Every token counts one over its line's length: sums are means over a line's tokens.
-        weight = (1 / (self.last_token + 1))[lines].double()
-        line_weights = weight * (lines == self.line_numbers[:, None])
+        token_weights = (1 / (self.last_token + 1))[line_numbers].double()
+        line_weights = token_weights * (line_numbers == self.line_numbers[:, None])
         self.cosine += torch.einsum("bn,nlm->blm", line_weights, 1 - pairs.similarity)
         self.relative += torch.einsum("bn,nlm->blm", line_weights, pairs.relative_change)
         self.norm += line_weights @ pairs.norms
-        self.magnitude += torch.einsum("n,nlc->lc", weight, vectors.abs().double())
+        self.magnitude += torch.einsum("n,nlc->lc", token_weights, vectors.abs().double())
 
-        is_last = (tokens == self.last_token[lines])[:, None, None]
+        is_last = (token_indices == self.last_token[line_numbers])[:, None, None]
         last_angle = torch.where(is_last, pairs.similarity.arccos() / torch.pi, 0)
-        self.angle.index_add_(0, lines, last_angle)
+        self.angle.index_add_(0, line_numbers, last_angle)
 
 
 class _PairDistances(NamedTuple):

@@ -14,21 +14,23 @@ SHORT_LENGTH = 24  # tokens of a short text
 CHOICE_LENGTH = 4  # tokens of a choice
 
 
-def check_model(model: PreTrainedModel, tokens: int | str) -> None:
+def check_model(model: PreTrainedModel, token_budget: int | str) -> None:
     """Prove that the engine gives the model's own numbers, on texts and on choices with a context.
 
     Longer texts, and layers without a sub-layer, are proven by the jobs that need them.
 
-    tokens: The budget of one pass, or `auto`.
+    token_budget: The budget of one pass, or `auto`.
 
     Raises LaminaError if it does not.
     """
-    lengths = (SHORT_LENGTH, _longest_text(model))
-    texts = [_make_text(model, index, length) for index, length in enumerate(lengths)]
-    questions = [_make_question(model, index, length) for index, length in enumerate(lengths)]
+    text_lengths = (SHORT_LENGTH, _longest_text(model))
+    texts = [_make_text(model, index, length) for index, length in enumerate(text_lengths)]
+    questions = [_make_question(model, index, length) for index, length in enumerate(text_lengths)]
     for samples in (texts, questions):
         # Opening a session proves it.
-        with sweep.open_session(model, samples, memory.choose_token_budget(tokens, model, samples)):
+        with sweep.open_session(
+            model, samples, memory.choose_token_budget(token_budget, model, samples)
+        ):
             pass
     capture.check_padding(model, texts[0].sequence(), texts[1].sequence())
 

@@ -67,7 +67,7 @@ class Shape:
 
 
 def capture_bytes(shape: Shape, token_budget: int, line_length: int, n_lines: int) -> int:
-    """Bytes of `capture.capture`: all streams, and three numbers per pair and sample."""
+    """Bytes of `capture_similarities`: all streams, and three numbers per pair and sample."""
     n_boundaries = shape.layers + 1
     n_positions = _batch_positions(
         count_positions(token_budget, n_boundaries), line_length, n_lines
@@ -117,7 +117,7 @@ def _pass_bytes(
     """
     cost = line_length + n_scored * shape.vocabulary / (4 * shape.channels)
     n_together = min(n_lines, max(1, token_budget / n_streams / cost))
-    # The groups are as even as `session.groups` makes them, with the current model in each.
+    # The groups are as even as `group_candidates` makes them, with the current model in each.
     max_forks = max(1, int(token_budget / (line_length * n_together)) - 1)
     n_forks = n_streams - 1
     n_groups = max(1, -(-n_forks // max_forks))
@@ -255,12 +255,12 @@ def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) 
 def _largest(config: Any, name: str) -> int:
     """The largest value under a name in a configuration, or those of its layers; 0 if none."""
     is_heterogeneous = getattr(config, "is_heterogeneous", False)
-    holders = config.per_layer_config if is_heterogeneous else [config]
-    values = [0]
-    for holder in holders:
+    config_holders = config.per_layer_config if is_heterogeneous else [config]
+    layer_values = [0]
+    for holder in config_holders:
         value = getattr(holder, name, None) or 0
-        values += value if isinstance(value, (list, tuple)) else [value]
-    return int(max(values))
+        layer_values += value if isinstance(value, (list, tuple)) else [value]
+    return int(max(layer_values))
 
 
 def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
@@ -268,13 +268,13 @@ def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
     return line_length * min(n_lines, max(1, budget // line_length))
 
 
-def largest_token_budget(memory: int, predicted: Callable[[int], int]) -> int:
-    """The most tokens whose prediction is at most `memory` bytes, at least LEAST_BUDGET."""
-    most = LEAST_BUDGET
-    while predicted(2 * most) <= memory:
-        most *= 2
-    step = most
+def largest_token_budget(available_bytes: int, predict_bytes: Callable[[int], int]) -> int:
+    """The most tokens whose prediction is within `available_bytes`, at least LEAST_BUDGET."""
+    max_tokens = LEAST_BUDGET
+    while predict_bytes(2 * max_tokens) <= available_bytes:
+        max_tokens *= 2
+    step = max_tokens
     while step := step // 2:
-        if predicted(most + step) <= memory:
-            most += step
-    return most
+        if predict_bytes(max_tokens + step) <= available_bytes:
+            max_tokens += step
+    return max_tokens

@@ -37,7 +37,7 @@ def observe_nothing(number: int, before: torch.Tensor, after: torch.Tensor) -> N
 
 
 def pass_on(hidden: torch.Tensor) -> torch.Tensor:
-    """What the head is given outside of a pass: its own input."""
+    """The head's input outside a pass: its own."""
     return hidden
 
 
@@ -178,17 +178,17 @@ class ForkingLayer(nn.Module):
         self, state: PassState, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any
     ) -> torch.Tensor:
         """The streams that are needed after a level, from those before it."""
-        before = [
+        streams_before = [
             _Stream(hidden, branch.source, branch.operation.patch) for branch in level.branches
         ]
-        entering = self._join(state, before[: level.n_running], hidden)
+        entering = self._join(state, streams_before[: level.n_running], hidden)
         output = self._run_branches(state, level, entering, args, kwargs)
         # The stream of each branch: a part of the layer's output, or one that skips the layer.
-        after = [_Stream(output, number) for number in range(level.n_running)]
-        after += before[level.n_running :]
+        streams_after = [_Stream(output, number) for number in range(level.n_running)]
+        streams_after += streams_before[level.n_running :]
         for view in level.views:
-            self._observe(state, level, view, entering, after, hidden)
-        return self._join(state, [after[number] for number in level.kept], hidden)
+            self._observe(state, level, view, entering, streams_after, hidden)
+        return self._join(state, [streams_after[number] for number in level.kept], hidden)
 
     def _observe(
         self,
@@ -196,15 +196,15 @@ class ForkingLayer(nn.Module):
         level: Level,
         view: View,
         entering: torch.Tensor,
-        after: Sequence[_Stream],
+        streams_after: Sequence[_Stream],
         hidden: torch.Tensor,
     ) -> None:
         """Hand out the two streams of an observation."""
-        unit_input = after[view.before]
+        unit_input = streams_after[view.before]
         if view.reads_input and view.before < level.n_running:
             unit_input = _Stream(entering, view.before)
         input_stream = self._join(state, [unit_input], hidden)
-        output_stream = self._join(state, [after[view.after]], hidden)
+        output_stream = self._join(state, [streams_after[view.after]], hidden)
         state.observe(view.observation_number, input_stream, output_stream)
 
     def _run_branches(
@@ -216,8 +216,8 @@ class ForkingLayer(nn.Module):
         """
         outputs: list[torch.Tensor] = []
         start = 0
-        running = level.branches[: level.n_running]
-        for _, group in groupby(running, lambda branch: branch.operation.donor):
+        running_branches = level.branches[: level.n_running]
+        for _, group in groupby(running_branches, lambda branch: branch.operation.donor):
             branches = list(group)
             end = start + len(branches)
             streams = state.rows(entering, start, end)
@@ -288,15 +288,15 @@ class ForkingLayer(nn.Module):
         """While open, the sub-layers that a branch lacks add nothing to its stream."""
         with ExitStack() as hooks:
             for component, sublayers in self.sublayers.items():
-                lacking = [
-                    number
-                    for number, branch in enumerate(branches)
+                lacking_branches = [
+                    branch_number
+                    for branch_number, branch in enumerate(branches)
                     if component in branch.operation.without
                 ]
-                if not lacking:
+                if not lacking_branches:
                     continue
                 for sublayer in sublayers:
-                    hook = silence_sublayer(lacking, len(branches), sublayer.residual)
+                    hook = silence_sublayer(lacking_branches, len(branches), sublayer.residual)
                     handle = sublayer.module.register_forward_hook(hook, with_kwargs=True)
                     hooks.enter_context(handle)
             yield
@@ -356,7 +356,7 @@ def _repeat_rows(value: torch.Tensor, n_copies: int) -> torch.Tensor:
 
 
 def silence_sublayer(
-    numbers: list[int], n_streams: int, residual_inside: bool
+    stream_numbers: list[int], n_streams: int, residual_inside: bool
 ) -> Callable[..., Any]:
     """A hook that removes a sub-layer's contribution from some of the streams in its output.
 
@@ -368,8 +368,8 @@ def silence_sublayer(
         value = (output[0] if isinstance(output, tuple) else output).clone()
         # OPT flattens lines and tokens before its MLP, so rows are counted in the output.
         n_rows = value.shape[0] // n_streams
-        for number in numbers:
-            rows = slice(number * n_rows, (number + 1) * n_rows)
+        for stream_number in stream_numbers:
+            rows = slice(stream_number * n_rows, (stream_number + 1) * n_rows)
             if residual_inside:
                 residual = named["residual"] if "residual" in named else inputs[1]
                 value[rows] = residual[rows]
@@ -412,7 +412,8 @@ def wrap_layers(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer]
     head = model.get_output_embeddings()
     if head is None:
         raise LaminaError(
-            f"{type(model).__name__} has no output embedding, so nothing can be scored with it."
+            f"{type(model).__name__} has no output embedding, so it cannot score tokens. Use a "
+            "causal language model."
         )
     wrappers = [ForkingLayer(layer, index) for index, layer in enumerate(layers)]
     selecting_head = SelectingHead(head)

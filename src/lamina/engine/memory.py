@@ -15,30 +15,35 @@ DEFAULT_LINE = 512  # tokens of a line where there are no samples
 
 
 def choose_token_budget(
-    asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None
+    requested_budget: int | str,
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    max_streams: int | None = None,
 ) -> int:
     """The budget of a pass in token positions.
 
-    asked: The budget, or `auto`.
-    streams: The most streams that a pass of the engine carries; None for a pass that keeps the
+    requested_budget: The budget, or `auto`.
+    max_streams: The most streams that a pass of the engine carries; None for a pass that keeps the
         streams at all boundaries.
     """
-    if asked != "auto":
-        return int(asked)
+    if requested_budget != "auto":
+        return int(requested_budget)
     shape = Shape.of(model.config, model.dtype.itemsize)
     lines: list[Line] = []
     for sample_index, sample in enumerate(samples):
         lines += packing.pack_sample(sample_index, sample)
-    lengths = {len(line.tokens) for line in lines} or {DEFAULT_LINE}
+    line_lengths = {len(line.tokens) for line in lines} or {DEFAULT_LINE}
     n_scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
-    def predict_bytes(budget: int) -> int:
+    def predict_bytes(token_budget: int) -> int:
         # As many lines as the budget holds, even if there are fewer: the budget must not follow
         # their number.
-        n_lines = max(len(lines), budget)
-        if streams is None:
-            return footprint.capture_bytes(shape, budget, max(lengths), n_lines)
-        return footprint.sweep_bytes(shape, budget, lengths, n_lines, n_scored, streams)
+        n_lines = max(len(lines), token_budget)
+        if max_streams is None:
+            return footprint.capture_bytes(shape, token_budget, max(line_lengths), n_lines)
+        return footprint.sweep_bytes(
+            shape, token_budget, line_lengths, n_lines, n_scored, max_streams
+        )
 
     return footprint.largest_token_budget(available_bytes(model), predict_bytes)
 

@@ -65,13 +65,13 @@ class Moments:
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
         """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
-        xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x)
-        xx = xx + self.weight * torch.outer(x, x)
-        xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d)
-        xd = xd + self.weight * torch.outer(x, d)
+        centred_xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x)
+        centred_xx = centred_xx + self.weight * torch.outer(x, x)
+        centred_xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d)
+        centred_xd = centred_xd + self.weight * torch.outer(x, d)
         return Moments(
-            xx=xx,
-            xd=xd,
+            xx=centred_xx,
+            xd=centred_xd,
             x=self.x - self.weight * x,
             d=self.d - self.weight * d,
             dd=self.dd - 2 * d @ self.d + self.weight * d @ d,
@@ -81,19 +81,19 @@ class Moments:
 
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
-        squared = self.yy
-        if squared is None:
-            squared = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
-        return float(squared.clamp_min(0).sqrt())
+        squared_norm = self.yy
+        if squared_norm is None:
+            squared_norm = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        return float(squared_norm.clamp_min(0).sqrt())
 
     def residual_norm(self, operator: torch.Tensor, bias: torch.Tensor | None = None) -> float:
         """‖D - X M - 1 b‖ of an operator M (C, C) and a bias b (C,), from the sums alone."""
-        squared = self.dd - 2 * (operator * self.xd).sum()
-        squared = squared + (operator * (self.xx @ operator)).sum()
+        squared_norm = self.dd - 2 * (operator * self.xd).sum()
+        squared_norm = squared_norm + (operator * (self.xx @ operator)).sum()
         if bias is not None:
-            squared = squared - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias
-            squared = squared + self.weight * (bias @ bias)
-        return float(squared.clamp_min(0).sqrt())
+            squared_norm = squared_norm - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias
+            squared_norm = squared_norm + self.weight * (bias @ bias)
+        return float(squared_norm.clamp_min(0).sqrt())
 
     def add_inputs(self, x: torch.Tensor, weight: float) -> None:
         """Add rows (tokens, C) to the sums of X, which boundaries with the same start share."""
@@ -150,8 +150,8 @@ def collect_moments(
     calibrations: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
-    tokens: int = TOKENS,
-    memory: int | None = None,
+    token_budget: int = TOKENS,
+    max_bytes: int | None = None,
     regressors: Mapping[float, nn.Module] | None = None,
     run: taps.Run = taps.run_sequences,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
@@ -160,26 +160,26 @@ def collect_moments(
     A share of the documents of each calibration is held out; one of weight 0 only takes part in
     that draw. Fit each boundary as it comes: the sums of one pass are freed before the next.
 
-    tokens: The budget of a pass, in token positions.
-    memory: Bytes of the sums that one pass collects, by default `budgets.sums_budget`.
+    token_budget: The budget of a pass, in token positions.
+    max_bytes: Bytes of the sums that one pass collects, by default `budgets.sums_budget`.
     regressors: By a boundary's start, a module whose output is X instead of the stream there.
-    run: Can give another stream at a boundary, see `taps.entering`.
+    run: Can give another stream at a boundary, see `taps.enter_at_boundary`.
     """
     n_channels = int(text_config(model).hidden_size)
-    if memory is None:
-        memory = budgets.sums_budget(n_channels)
-    tokens = min(tokens, BATCH // n_channels)
+    if max_bytes is None:
+        max_bytes = budgets.sums_budget(n_channels)
+    token_budget = min(token_budget, BATCH // n_channels)
     input_modules = dict(regressors or {})
     n_samples = sources.count_samples(calibrations)
-    for turn in split_boundaries(sorted(set(boundaries)), n_channels, memory):
-        input_starts = sorted({start for start, _ in turn if start in input_modules})
-        modules = [input_modules[start] for start in input_starts]
-        sums = _TurnSums(turn, input_starts, n_channels, model.device)
-        positions = [position for boundary in turn for position in boundary]
+    for turn_boundaries in split_boundaries(sorted(set(boundaries)), n_channels, max_bytes):
+        input_starts = sorted({start for start, _ in turn_boundaries if start in input_modules})
+        turn_modules = [input_modules[start] for start in input_starts]
+        sums = _TurnSums(turn_boundaries, input_starts, n_channels, model.device)
+        positions = [position for boundary in turn_boundaries for position in boundary]
         sources.run_sources(
-            model, calibrations, positions, sums.add_batch, seed, tokens, modules, run
+            model, calibrations, positions, sums.add_batch, seed, token_budget, turn_modules, run
         )
-        for boundary in turn:
+        for boundary in turn_boundaries:
             # No local names: whoever asks for the next boundary is done with this one.
             yield (
                 boundary,
@@ -188,7 +188,7 @@ def collect_moments(
 
 
 class _TurnSums:
-    """The moments of some boundaries, collected in one pass: a consumer for `sources.run`."""
+    """The moments of some boundaries, collected in one pass: a consumer for `run_sources`."""
 
     def __init__(
         self,
@@ -215,16 +215,16 @@ class _TurnSums:
 
 
 def split_boundaries(
-    boundaries: Sequence[Boundary], n_channels: int, memory: int
+    boundaries: Sequence[Boundary], n_channels: int, max_bytes: int
 ) -> Iterator[list[Boundary]]:
-    """The boundaries, in their order, in turns whose sums fit into `memory` bytes.
+    """The boundaries, in their order, in turns whose sums fit into `max_bytes` bytes.
 
     A turn has at least one boundary.
     """
     turn: list[Boundary] = []
     for boundary in boundaries:
         starts = {start for start, _ in (*turn, boundary)}
-        if turn and budgets.sums_bytes(len(turn) + 1, len(starts), n_channels) > memory:
+        if turn and budgets.sums_bytes(len(turn) + 1, len(starts), n_channels) > max_bytes:
             yield turn
             turn = []
         turn.append(boundary)
@@ -233,23 +233,25 @@ def split_boundaries(
 
 
 def iterate_token_rows(
-    *streams: torch.Tensor, wanted: torch.Tensor
+    *streams: torch.Tensor, is_wanted: torch.Tensor
 ) -> Iterator[list[torch.Tensor]]:
     """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time.
 
-    wanted: (lines, T), boolean.
+    is_wanted: (lines, T), boolean.
     """
-    for lines, tokens in _split_tokens(wanted, streams[0].shape[-1]):
+    for lines, tokens in _split_tokens(is_wanted, streams[0].shape[-1]):
         yield [stream[lines, tokens].double() for stream in streams]
 
 
-def _split_tokens(wanted: torch.Tensor, n_channels: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _split_tokens(
+    is_wanted: torch.Tensor, n_channels: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Line and index of the wanted tokens, BATCH numbers of a stream at a time.
 
     This waits for a GPU.
     """
     chunk_tokens = max(1, BATCH // n_channels)
-    lines, tokens = wanted.nonzero(as_tuple=True)
+    lines, tokens = is_wanted.nonzero(as_tuple=True)
     chunks = zip(lines.split(chunk_tokens), tokens.split(chunk_tokens), strict=True)
     return [chunk for chunk in chunks if len(chunk[0])]
 
@@ -280,21 +282,21 @@ def add_to_sums(
     sums: Mapping[Boundary, Moments],
     streams: Mapping[float, torch.Tensor],
     inputs: Mapping[float, torch.Tensor],
-    wanted: torch.Tensor,
+    is_wanted: torch.Tensor,
     weight: float,
 ) -> None:
     """Add tokens of a batch to the sums of each boundary.
 
     streams: By boundary, (lines, T, C).
     inputs: X by boundary start, (lines, T, C); empty where X is the stream.
-    wanted: The tokens to add, (lines, T), each `weight` times.
+    is_wanted: The tokens to add, (lines, T), each `weight` times.
     """
     n_channels = next(iter(streams.values())).shape[-1]
-    chunks = _split_tokens(wanted, n_channels)
+    chunks = _split_tokens(is_wanted, n_channels)
     # Memory must run out before anything is added: h, Y, another X, and two copies. The amount is
     # the same for any wanted tokens of a batch, so that it cannot run out for the second split.
-    n_tokens = min(wanted.numel(), max(1, BATCH // n_channels))
-    reserve_sums(n_tokens, n_channels, count=5 if inputs else 4, on=wanted.device)
+    n_tokens = min(is_wanted.numel(), max(1, BATCH // n_channels))
+    reserve_sums(n_tokens, n_channels, count=5 if inputs else 4, device=is_wanted.device)
 
     summed_starts: set[float] = set()
     for (start, end), moments in sums.items():

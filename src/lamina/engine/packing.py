@@ -43,22 +43,22 @@ class Line:
     """Line indices of the context and the gold continuation, each token once, in order."""
 
 
-def pack_sample(sample_index: int, sample: Sample, share: bool = True) -> list[Line]:
-    """Lines of a sample: one if its rows `share` their context, else one per row.
+def pack_sample(sample_index: int, sample: Sample, shares_context: bool = True) -> list[Line]:
+    """Lines of a sample: one if its rows `shares_context` their context, else one per row.
 
     A row's input ends before its last token, which is predicted and never read. Only the gold row
     keeps it, where the model's context has room, since the stream metrics run over the complete
     context and gold continuation.
     """
-    inputs: list[tuple[int, ...]] = []
+    row_inputs: list[tuple[int, ...]] = []
     for row_index, row in enumerate(sample.rows):
         is_gold = row_index == sample.gold
-        inputs.append(sample.sequence() if is_gold else row.context + row.continuation[:-1])
-    if share:
-        return [_pack_shared(sample_index, sample, inputs)]
+        row_inputs.append(sample.sequence() if is_gold else row.context + row.continuation[:-1])
+    if shares_context:
+        return [_pack_shared(sample_index, sample, row_inputs)]
     return [
         _pack_row(sample_index, sample, row_index, tokens)
-        for row_index, tokens in enumerate(inputs)
+        for row_index, tokens in enumerate(row_inputs)
     ]
 
 
@@ -71,22 +71,22 @@ def _pack_row(sample_index: int, sample: Sample, row_index: int, tokens: tuple[i
     return Line(sample_index, tokens, indices, segments, (scored_row,), gold_indices)
 
 
-def _pack_shared(sample_index: int, sample: Sample, inputs: Sequence[tuple[int, ...]]) -> Line:
+def _pack_shared(sample_index: int, sample: Sample, row_inputs: Sequence[tuple[int, ...]]) -> Line:
     """A line of all rows, whose common prefix stands once."""
-    n_prefix = _count_common_prefix(inputs)
-    tokens = list(inputs[0][:n_prefix])
+    n_prefix = _count_common_prefix(row_inputs)
+    tokens = list(row_inputs[0][:n_prefix])
     positions = list(range(n_prefix))
     segments = [0] * n_prefix
     scored_rows: list[ScoredRow] = []
     gold_indices: tuple[int, ...] = ()
-    for row_index, row_tokens in enumerate(inputs):
-        start = len(tokens)
-        rest = row_tokens[n_prefix:]
-        tokens += rest
-        positions += range(n_prefix, n_prefix + len(rest))
-        segments += [row_index + 1] * len(rest)
+    for row_index, row_tokens in enumerate(row_inputs):
+        rest_start = len(tokens)
+        row_rest = row_tokens[n_prefix:]
+        tokens += row_rest
+        positions += range(n_prefix, n_prefix + len(row_rest))
+        segments += [row_index + 1] * len(row_rest)
 
-        line_indices = (*range(n_prefix), *range(start, start + len(rest)))
+        line_indices = (*range(n_prefix), *range(rest_start, rest_start + len(row_rest)))
         scored_rows.append(_locate_row(row_index, sample, line_indices))
         if row_index == sample.gold:
             gold_indices = line_indices
@@ -103,9 +103,9 @@ def _pack_shared(sample_index: int, sample: Sample, inputs: Sequence[tuple[int, 
 def _locate_row(row_index: int, sample: Sample, line_indices: Sequence[int]) -> ScoredRow:
     """Where a row is scored whose tokens have these indices in a line."""
     row = sample.rows[row_index]
-    first = len(row.context) - 1
-    predicting = line_indices[first : first + len(row.continuation)]
-    return ScoredRow(row_index, tuple(predicting), row.continuation)
+    first_index = len(row.context) - 1
+    predicting_indices = line_indices[first_index : first_index + len(row.continuation)]
+    return ScoredRow(row_index, tuple(predicting_indices), row.continuation)
 
 
 def _count_common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
@@ -148,23 +148,25 @@ class ScoredTokens:
 
 def locate_scored_tokens(lines: Sequence[Line], row_offsets: np.ndarray) -> ScoredTokens:
     """Where lines are scored; `row_offsets[s]` is the first row of scores of sample s."""
-    positions: dict[tuple[int, int], int] = {}
+    position_numbers: dict[tuple[int, int], int] = {}
     for line_number, line in enumerate(lines):
         for line_index in scored_positions(line):
-            positions[line_number, line_index] = len(positions)
+            position_numbers[line_number, line_index] = len(position_numbers)
 
-    tokens: list[tuple[int, int, int]] = []
+    token_facts: list[tuple[int, int, int]] = []
     for line_number, line in enumerate(lines):
         first_row = int(row_offsets[line.sample_index])
         for scored_row in line.scored_rows:
-            row = first_row + scored_row.row_index
+            score_row = first_row + scored_row.row_index
             for line_index, target_id in zip(
                 scored_row.line_indices, scored_row.target_ids, strict=True
             ):
-                tokens.append((positions[line_number, line_index], target_id, row))
+                token_facts.append(
+                    (position_numbers[line_number, line_index], target_id, score_row)
+                )
 
-    position_lines, position_indices = np.array(list(positions)).T
-    token_positions, target_ids, token_rows = np.array(tokens).T
+    position_lines, position_indices = np.array(list(position_numbers)).T
+    token_positions, target_ids, token_rows = np.array(token_facts).T
     return ScoredTokens(position_lines, position_indices, token_positions, target_ids, token_rows)
 
 
@@ -208,58 +210,62 @@ class PackedBatch:
 
 
 def group_lines(
-    lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True
+    lines: Sequence[Line], max_positions: float, head_cost: float, mixes_lengths: bool = True
 ) -> Iterator[tuple[Line, ...]]:
     """Groups of lines of similar length whose cost is within a budget; a single line may exceed it.
 
     The longest lines come first, so that a batch too large for the machine fails at once.
 
-    budget: In token positions.
+    max_positions: In token positions.
     head_cost: What the logits of a scored position cost, in token positions.
-    mixed: Whether the lines of a group may have different lengths.
+    mixes_lengths: Whether the lines of a group may have different lengths.
     """
-    ordered = sorted(lines, key=lambda line: (-len(line.tokens), line.sample_index))
+    ordered_lines = sorted(lines, key=lambda line: (-len(line.tokens), line.sample_index))
     start = 0
-    while start < len(ordered):
-        n_lines = _count_fitting_lines(ordered[start:], budget, head_cost, mixed)
-        yield tuple(ordered[start : start + n_lines])
+    while start < len(ordered_lines):
+        n_lines = _count_fitting_lines(
+            ordered_lines[start:], max_positions, head_cost, mixes_lengths
+        )
+        yield tuple(ordered_lines[start : start + n_lines])
         start += n_lines
 
 
 def _count_fitting_lines(
-    lines: Sequence[Line], budget: float, head_cost: float, mixed: bool
+    lines: Sequence[Line], max_positions: float, head_cost: float, mixes_lengths: bool
 ) -> int:
     """How many of the first lines make a group; the first one is the longest."""
-    longest = len(lines[0].tokens)
+    longest_line = len(lines[0].tokens)
     n_scored = len(scored_positions(lines[0]))
     n_lines = 1
     for line in lines[1:]:
         n_scored += len(scored_positions(line))
-        if longest * (n_lines + 1) + n_scored * head_cost > budget:
+        if longest_line * (n_lines + 1) + n_scored * head_cost > max_positions:
             break
-        if not mixed and len(line.tokens) != longest:
+        if not mixes_lengths and len(line.tokens) != longest_line:
             break
         # Much shorter lines wait for a batch of their own, unless this one would stay small.
-        is_short = len(line.tokens) < SHORT * longest
-        if is_short and longest * n_lines > budget / 16:
+        is_short = len(line.tokens) < SHORT * longest_line
+        if is_short and longest_line * n_lines > max_positions / 16:
             break
         n_lines += 1
     return n_lines
 
 
-def collate_lines(lines: tuple[Line, ...], device: torch.device, mixed: bool = True) -> PackedBatch:
+def collate_lines(
+    lines: tuple[Line, ...], device: torch.device, mixes_lengths: bool = True
+) -> PackedBatch:
     """Pad lines into one batch, which goes to the device in one transfer.
 
     On a device with tensor cores the length is a multiple of 8: they compute in such steps, and
-    attention copies a mask whose rows are not aligned. Lines that are not `mixed` have one length
-    and keep it.
+    attention copies a mask whose rows are not aligned. Lines that are not `mixes_lengths` have one
+    length and keep it.
     """
-    alignment = ALIGNMENT if device.type == "cuda" and mixed else 1
-    longest = max(len(line.tokens) for line in lines)
-    length = -(-longest // alignment) * alignment
+    alignment = ALIGNMENT if device.type == "cuda" and mixes_lengths else 1
+    longest_line = max(len(line.tokens) for line in lines)
+    padded_length = -(-longest_line // alignment) * alignment
 
-    numbers = np.zeros((4, len(lines), length), dtype=np.int64)
-    token_ids, position_ids, segments, is_gold_text = numbers
+    batch_numbers = np.zeros((4, len(lines), padded_length), dtype=np.int64)
+    token_ids, position_ids, segments, is_gold_text = batch_numbers
     segments[:] = PADDING_SEGMENT
     for line_number, line in enumerate(lines):
         n_tokens = len(line.tokens)
@@ -267,5 +273,7 @@ def collate_lines(lines: tuple[Line, ...], device: torch.device, mixed: bool = T
         position_ids[line_number, :n_tokens] = line.positions
         segments[line_number, :n_tokens] = line.segments
         is_gold_text[line_number, list(line.gold_indices)] = 1
-    tensors = torch.from_numpy(numbers).to(device)
-    return PackedBatch(lines, tensors[0], tensors[1], tensors[2], tensors[3].bool())
+    device_numbers = torch.from_numpy(batch_numbers).to(device)
+    return PackedBatch(
+        lines, device_numbers[0], device_numbers[1], device_numbers[2], device_numbers[3].bool()
+    )

@@ -72,11 +72,11 @@ class Proof:
         n_rows = "several rows" if has_several_rows else "one row"
         self.finding_name = f"swept, in lines of {n_rows}"
         self.known_result: ProofResult | None = None
-        finding = check.read_finding(model, self.finding_name, self.longest)
-        if finding is None:
+        stored_finding = check.read_finding(model, self.finding_name, self.longest)
+        if stored_finding is None:
             self._run_plain_model(samples)
         else:
-            *sharing, reason = finding
+            *sharing, reason = stored_finding
             self.known_result = (Sharing(*sharing), reason)
 
     def _run_plain_model(self, samples: Sequence[Sample]) -> None:
@@ -138,8 +138,8 @@ class Proof:
                 return sharing, reasons[0] if reasons else ""
             reasons.append(reason)
         raise LaminaError(
-            f"the model family '{self._family}' cannot be swept: {reasons[-1]}. No number would be "
-            "the model's own."
+            f"the model family '{self._family}' cannot be swept: {reasons[-1]}. The numbers would "
+            "not be the model's own."
         )
 
     def _try_sharing(self, session: Session, sharing: Sharing) -> str | None:
@@ -169,13 +169,15 @@ class Proof:
         if distance > self.tolerance:
             return f"through the engine, its logits are {self._describe(distance)}"
 
-        n_together = max(1, session.tokens // len(self.short_sample.sequence()) - 1)
+        n_together = max(1, session.token_budget // len(self.short_sample.sequence()) - 1)
         for start in range(0, len(self.removed_layers), n_together):
-            layers = self.removed_layers[start : start + n_together]
-            candidates = [Candidate(frozenset({str(layer)})) for layer in layers]
-            expected = list(self.logits_without[start : start + n_together])
-            distances = _measure_distances(session, [self.short_sample], candidates, expected)
-            distance, layer = max(zip(distances, layers, strict=True))
+            tested_layers = self.removed_layers[start : start + n_together]
+            candidates = [Candidate(frozenset({str(layer)})) for layer in tested_layers]
+            expected_logits = list(self.logits_without[start : start + n_together])
+            distances = _measure_distances(
+                session, [self.short_sample], candidates, expected_logits
+            )
+            distance, layer = max(zip(distances, tested_layers, strict=True))
             if distance > self.tolerance:
                 return f"without layer {layer}, its logits are {self._describe(distance)}"
         return None
@@ -192,7 +194,7 @@ def _measure_distances(
     session: Session,
     samples: Sequence[Sample],
     candidates: Sequence[Candidate],
-    expected: Sequence[torch.Tensor],
+    expected_logits: Sequence[torch.Tensor],
 ) -> list[float]:
     """How far each candidate's logits are from the expected ones, (scored tokens, V) in order."""
     shares_contexts = session.windows is not None
@@ -203,23 +205,23 @@ def _measure_distances(
     # One batch has lines of any length, because a line's numbers may depend on the longest line.
     n_lines = 1
     if session.mixes_lengths:
-        longest = max(len(line.tokens) for line in lines)
-        n_lines = max(1, session.tokens // (len(candidates) * longest))
+        longest_line = max(len(line.tokens) for line in lines)
+        n_lines = max(1, session.token_budget // (len(candidates) * longest_line))
 
     row_offsets = np.zeros(len(samples), dtype=np.int64)  # no scores are kept
-    parts: list[list[torch.Tensor]] = [[] for _ in candidates]
+    logit_parts: list[list[torch.Tensor]] = [[] for _ in candidates]
     for start in range(0, len(lines), n_lines):
         batch_lines = tuple(lines[start : start + n_lines])
-        scored = packing.locate_scored_tokens(batch_lines, row_offsets)
+        scored_tokens = packing.locate_scored_tokens(batch_lines, row_offsets)
         batch = packing.collate_lines(batch_lines, session.model.device, session.mixes_lengths)
-        logits, leaves = session.logits(batch, scored, candidates)
-        for candidate_parts, leaf in zip(parts, leaves, strict=True):
-            candidate_parts.append(logits[leaf][scored.token_positions])
+        logits, leaves = session.compute_logits(batch, scored_tokens, candidates)
+        for candidate_parts, leaf in zip(logit_parts, leaves, strict=True):
+            candidate_parts.append(logits[leaf][scored_tokens.token_positions])
 
     dtype = session.model.dtype
     return [
         check.logit_distance(torch.cat(candidate_parts), plain_logits, dtype)
-        for candidate_parts, plain_logits in zip(parts, expected, strict=True)
+        for candidate_parts, plain_logits in zip(logit_parts, expected_logits, strict=True)
     ]
 
 
@@ -243,7 +245,7 @@ def check_sublayers(session: Session) -> None:
     refusal = f"a layer of the model family '{family}' cannot lose its attention or its MLP alone"
 
     layer_tokens = session.layer_tokens
-    with check.refusing_errors(f"{refusal}, use units: layer. Without one it does not run"):
+    with check.refusing_errors(f"{refusal}, use `units: layer`. Without one it does not run"):
         with forking.unwrap_layers(model, session.layers, session.head):
             _check_completeness(model, short_ids)
             cut_logits = check.last_logits(
@@ -256,8 +258,8 @@ def check_sublayers(session: Session) -> None:
 
     if distance > check.dtype_tolerance(model):
         raise LaminaError(
-            f"{refusal}: without {units[0]} and {units[1]} the logits of engine and cut model are "
-            f"{distance:.2g} of their spread apart. Use units: layer."
+            f"{refusal}: without {units[0]} and {units[1]} the logits of the engine and of the cut "
+            f"model differ by {distance:.2g} of their spread. Use `units: layer`."
         )
     check.store_finding(model, SUBLAYER_FINDING, True)
 
@@ -276,7 +278,7 @@ def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> Non
     if reason is not None:
         raise LaminaError(
             f"a layer of the model family '{text_config(model).model_type}' cannot lose its "
-            f"attention or its MLP alone: {reason}. Use units: layer."
+            f"attention or its MLP alone: {reason}. Use `units: layer`."
         )
 
 
@@ -284,11 +286,13 @@ def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str
     """How tokens see each other in a model without attention; None if they do not."""
     n_compared = check.compared_positions(model, token_ids)
     depth = len(layers_of(model))
-    tokenwise = remove_units(share_weights(model), [f"{layer}.attention" for layer in range(depth)])
+    attention_free = remove_units(
+        share_weights(model), [f"{layer}.attention" for layer in range(depth)]
+    )
     reversed_start = token_ids[:-n_compared][::-1]
     changed_ids = [*reversed_start, *token_ids[-n_compared:]]
-    changed_logits = check.last_logits(tokenwise, changed_ids, n_compared)
-    logits = check.last_logits(tokenwise, token_ids, n_compared)
+    changed_logits = check.last_logits(attention_free, changed_ids, n_compared)
+    logits = check.last_logits(attention_free, token_ids, n_compared)
     distance = check.logit_distance(changed_logits, logits, model.dtype)
     if distance <= check.dtype_tolerance(model):
         return None
@@ -321,8 +325,8 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
     distance = check.logit_distance(empty_logits, skipped_logits, dtype)
     if distance > tolerance:
         return (
-            f"layer {layer} without both does not return its input (logits are {distance:.2g} of "
-            "their spread off)"
+            f"layer {layer} without both does not return its input (logits are off by "
+            f"{distance:.2g} of their spread)"
         )
 
     without_mlp = remove_units(share_weights(model), [f"{layer}.mlp"])
@@ -359,16 +363,16 @@ def _choose_samples(samples: Sequence[Sample]) -> list[Sample]:
     Their rows are scored at their ends.
     """
     by_length = sorted(samples, key=_longest_row)
-    longest = by_length[-1]
+    longest_sample = by_length[-1]
     long_enough = [sample for sample in by_length if _longest_row(sample) >= SHORT_LENGTH]
     with_several_rows = [sample for sample in by_length if len(sample.rows) > 1]
-    chosen = [
-        long_enough[0] if long_enough else longest,
+    chosen_samples = [
+        long_enough[0] if long_enough else longest_sample,
         *with_several_rows[-1:],
-        longest,
+        longest_sample,
     ]
-    distinct = {id(sample): sample for sample in chosen}
-    return [_score_row_ends(sample) for sample in distinct.values()]
+    distinct_samples = {id(sample): sample for sample in chosen_samples}
+    return [_score_row_ends(sample) for sample in distinct_samples.values()]
 
 
 def _score_row_ends(sample: Sample) -> Sample:

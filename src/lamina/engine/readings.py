@@ -92,30 +92,32 @@ def read_logits(
     base_stream: That of the base model, from which OUTPUT_METRICS are taken; None to leave them
         out.
     """
-    order = _TokenOrder.of(batch, scored)
+    token_order = _TokenOrder.of(batch, scored)
     streams = sorted(set(stream_by_candidate.values()))
-    parts = _read_parts(order, logit_parts, streams, base_stream)
+    parts = _read_parts(token_order, logit_parts, streams, base_stream)
 
     logprobs = torch.cat([part.logprobs for part in parts], dim=1).double()
     is_likeliest = torch.cat([part.is_likeliest for part in parts], dim=1).double()
     output_sums: list[torch.Tensor] = []
     if base_stream is not None:
         distances = torch.cat([part.distances for part in parts], dim=2).double()
-        output_sums = order.sum_runs(distances)
-    observed = [distance.to(logprobs.device).double() for distance in stream_distances.values()]
+        output_sums = token_order.sum_runs(distances)
+    observed_distances = [
+        distance.to(logprobs.device).double() for distance in stream_distances.values()
+    ]
     host_logprobs, host_hits, host_sums, host_observed = _transfer(
-        [list(logprobs), list(is_likeliest), output_sums, observed]
+        [list(logprobs), list(is_likeliest), output_sums, observed_distances]
     )
 
     observed_by_name = dict(zip(stream_distances, host_observed, strict=True))
-    readings = Readings({}, {}, {}, order.run_starts, observed_by_name)
+    pass_readings = Readings({}, {}, {}, token_order.run_starts, observed_by_name)
     for candidate, stream in stream_by_candidate.items():
-        number = streams.index(stream)
-        readings.logprobs[candidate] = order.restore(host_logprobs[number])
-        readings.hits[candidate] = order.restore(host_hits[number])
+        stream_index = streams.index(stream)
+        pass_readings.logprobs[candidate] = token_order.restore(host_logprobs[stream_index])
+        pass_readings.hits[candidate] = token_order.restore(host_hits[stream_index])
         if base_stream is not None:
-            readings.output_sums[candidate] = host_sums[number]
-    return readings
+            pass_readings.output_sums[candidate] = host_sums[stream_index]
+    return pass_readings
 
 
 @dataclass(frozen=True)
@@ -140,17 +142,26 @@ class _TokenOrder:
     @classmethod
     def of(cls, batch: PackedBatch, scored: ScoredTokens) -> "_TokenOrder":
         """The order of a batch's scored tokens, sent to the device in one transfer."""
-        samples = np.array([batch.lines[line].sample_index for line in scored.position_lines])
-        starts_run = np.r_[True, samples[1:] != samples[:-1]]
+        position_samples = np.array(
+            [batch.lines[line].sample_index for line in scored.position_lines]
+        )
+        starts_run = np.r_[True, position_samples[1:] != position_samples[:-1]]
         position_runs = np.cumsum(starts_run) - 1
-        order = np.argsort(scored.token_positions, kind="stable")
-        sorted_positions = scored.token_positions[order]
+        token_order = np.argsort(scored.token_positions, kind="stable")
+        sorted_positions = scored.token_positions[token_order]
         position_counts = np.bincount(scored.token_positions)
 
-        host_arrays = [sorted_positions, scored.target_ids[order], position_runs, position_counts]
+        host_arrays = [
+            sorted_positions,
+            scored.target_ids[token_order],
+            position_runs,
+            position_counts,
+        ]
         sizes = [len(array) for array in host_arrays]
-        joined = torch.from_numpy(np.concatenate(host_arrays)).to(batch.token_ids.device)
-        return cls(order, sorted_positions, np.flatnonzero(starts_run), *joined.split(sizes))
+        device_numbers = torch.from_numpy(np.concatenate(host_arrays)).to(batch.token_ids.device)
+        return cls(
+            token_order, sorted_positions, np.flatnonzero(starts_run), *device_numbers.split(sizes)
+        )
 
     def sum_runs(self, distances: torch.Tensor) -> list[torch.Tensor]:
         """Sum (streams, metrics, positions) over runs: (metrics, runs) of each stream."""
@@ -188,16 +199,18 @@ def _read_parts(
     base_stream: int | None,
 ) -> list[_PartReadings]:
     """The readings of each part of the logits."""
-    parts: list[_PartReadings] = []
+    part_readings: list[_PartReadings] = []
     first_position = 0
     for logits in logit_parts:
         end_position = first_position + logits.shape[1]
-        start, end = np.searchsorted(order.sorted_positions, [first_position, end_position])
-        token_positions = order.token_positions[start:end] - first_position
-        target_ids = order.target_ids[start:end]
-        parts.append(_read_part(logits, streams, base_stream, token_positions, target_ids))
+        first_token, end_token = np.searchsorted(
+            order.sorted_positions, [first_position, end_position]
+        )
+        token_positions = order.token_positions[first_token:end_token] - first_position
+        target_ids = order.target_ids[first_token:end_token]
+        part_readings.append(_read_part(logits, streams, base_stream, token_positions, target_ids))
         first_position = end_position
-    return parts
+    return part_readings
 
 
 def _read_part(
@@ -238,14 +251,14 @@ def _read_part(
 def _transfer(groups: Sequence[Sequence[torch.Tensor]]) -> list[list[np.ndarray]]:
     """Copy groups of tensors of one device and dtype to the host, in one transfer."""
     tensors = [tensor for group in groups for tensor in group]
-    numbers = torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
+    host_numbers = torch.cat([tensor.flatten() for tensor in tensors]).cpu().numpy()
     host_groups: list[list[np.ndarray]] = []
     start = 0
     for group in groups:
         arrays: list[np.ndarray] = []
         for tensor in group:
             end = start + tensor.numel()
-            arrays.append(numbers[start:end].reshape(tensor.shape))
+            arrays.append(host_numbers[start:end].reshape(tensor.shape))
             start = end
         host_groups.append(arrays)
     return host_groups
@@ -281,27 +294,34 @@ def _output_distances(base: _Output, other: _Output) -> torch.Tensor:
 
     One array (positions, V) takes all products in turn.
     """
-    buffer = torch.mul(base.p, other.logits)
-    kl = base.negative_entropy - buffer.sum(-1) + other.normaliser
+    product_buffer = torch.mul(base.p, other.logits)
+    kl_divergence = base.negative_entropy - product_buffer.sum(-1) + other.normaliser
 
-    torch.sub(base.p, other.p, out=buffer)
-    tv = buffer.abs_().sum(-1) / 2
+    torch.sub(base.p, other.p, out=product_buffer)
+    tv_distance = product_buffer.abs_().sum(-1) / 2
 
     mean_p = torch.add(base.p, other.p).mul_(0.5)
-    torch.clamp(mean_p, min=LEAST_PROBABILITY, out=buffer).log_()
+    torch.clamp(mean_p, min=LEAST_PROBABILITY, out=product_buffer).log_()
     mean_entropy = (base.negative_entropy + other.negative_entropy) / 2
-    js = mean_entropy - buffer.mul_(mean_p).sum(-1)
+    js_divergence = mean_entropy - product_buffer.mul_(mean_p).sum(-1)
 
-    torch.mul(base.logits, other.logits, out=buffer)
-    cosine = buffer.sum(-1) / (base.norm * other.norm).clamp_min(LEAST_NORM)
+    torch.mul(base.logits, other.logits, out=product_buffer)
+    logit_cosine = product_buffer.sum(-1) / (base.norm * other.norm).clamp_min(LEAST_NORM)
 
-    torch.sub(base.logits, other.logits, out=buffer)
-    norm = buffer.norm(dim=-1)
+    torch.sub(base.logits, other.logits, out=product_buffer)
+    difference_norm = product_buffer.norm(dim=-1)
 
     is_flipped = (base.likeliest_id != other.likeliest_id).float()
-    flips = is_flipped.where(other.normaliser.isfinite(), torch.nan)
+    flip_rate = is_flipped.where(other.normaliser.isfinite(), torch.nan)
     return torch.stack(
-        [(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips]
+        [
+            (1 - logit_cosine).clamp_min(0),
+            difference_norm,
+            js_divergence.clamp_min(0),
+            kl_divergence.clamp_min(0),
+            tv_distance,
+            flip_rate,
+        ]
     )
 
 

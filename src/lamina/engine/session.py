@@ -37,7 +37,7 @@ class PassPlan(NamedTuple):
     candidates: Mapping[Name, Candidate]
     observations: Mapping[Name, Observation]
 
-    def halves(self) -> list["PassPlan"]:
+    def split(self) -> list["PassPlan"]:
         """Two plans of half the lines each, or of half the candidates if there is one line.
 
         Empty if there is one candidate too.
@@ -57,13 +57,13 @@ class PassPlan(NamedTuple):
 
         The first selection also has the observations that belong to no candidate.
         """
-        selected = {name: self.candidates[name] for name in names}
+        selected_candidates = {name: self.candidates[name] for name in names}
         observations: dict[Name, Observation] = {}
-        for name, observed in self.observations.items():
+        for name, observation in self.observations.items():
             is_unowned = name not in self.candidates
-            if name in selected or (is_first and is_unowned):
-                observations[name] = observed
-        return PassPlan(self.lines, selected, observations)
+            if name in selected_candidates or (is_first and is_unowned):
+                observations[name] = observation
+        return PassPlan(self.lines, selected_candidates, observations)
 
 
 class Session:
@@ -79,20 +79,20 @@ class Session:
         layers: Sequence[ForkingLayer],
         head: SelectingHead,
         samples: Sequence[Sample],
-        tokens: int,
+        token_budget: int,
         outputs: bool,
         check_sublayers: Callable[["Session"], None],
     ) -> None:
         """Open a session on a wrapped model; `share` must be called before anything is measured.
 
-        tokens: The budget of one pass: lines × streams × length.
+        token_budget: The budget of one pass: lines × streams × length.
         outputs: Whether to compare the outputs of candidates with the base model's.
         check_sublayers: Called before a layer is measured without its attention or its MLP.
         """
         self.model = model
         self.layers = layers
         self.head = head
-        self.tokens = tokens
+        self.token_budget = token_budget
         self.outputs = outputs
         self.scores = Scores(samples)
         self.layer_tokens = 0
@@ -172,74 +172,86 @@ class Session:
         All samples are run; see `measure`.
         """
         current = Candidate(frozenset(removed))
-        parallel = forking.find_parallel_layers(self.layers)
-        wanted, observed = candidates.plan_sweep(current, units, parallel, pass_ == "removal")
-        self.measure(range(len(self.scores.samples)), wanted, observed, progress)
+        parallel_layers = forking.find_parallel_layers(self.layers)
+        candidate_by_name, observation_by_name = candidates.plan_sweep(
+            current, units, parallel_layers, pass_ == "removal"
+        )
+        self.measure(
+            range(len(self.scores.samples)), candidate_by_name, observation_by_name, progress
+        )
 
     @torch.inference_mode()
     def measure(
         self,
-        numbers: Iterable[int],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation] | None = None,
+        sample_indices: Iterable[int],
+        candidate_by_name: Mapping[Name, Candidate],
+        observation_by_name: Mapping[Name, Observation] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Score candidates on samples, and make observations; the results are in `scores`.
 
         An observation is made in the pass of the candidate with its name, else in the first one.
 
-        numbers: Indices of the samples.
-        wanted, observed: By the name that the results get.
+        sample_indices: Indices of the samples.
+        candidate_by_name, observation_by_name: By the name that the results get.
         progress: Has the batches that a killed process measured by the same call.
 
         Raises LaminaError if the model cannot run without a candidate's units, if patches do not
         fit, or if the logits of the candidate CURRENT are not numbers.
         """
-        observed = observed or {}
-        for candidate in wanted.values():
+        observation_by_name = observation_by_name or {}
+        for candidate in candidate_by_name.values():
             self._check_candidate(candidate)
-        for observation in observed.values():
+        for observation in observation_by_name.values():
             self._check_candidate(observation.after)
-        self.scores.add([*wanted, *observed])
+        self.scores.add([*candidate_by_name, *observation_by_name])
 
         # These run in every pass: the models that are observed, and the one to compare with.
-        carried = {observation.model for observation in observed.values()}
+        carried_models = {observation.model for observation in observation_by_name.values()}
         if self.outputs:
-            carried.add(Candidate())
-        forking_names = [name for name in wanted if wanted[name] not in carried]
-        carried_names = [name for name in wanted if wanted[name] in carried]
+            carried_models.add(Candidate())
+        forking_names = [
+            name for name in candidate_by_name if candidate_by_name[name] not in carried_models
+        ]
+        carried_names = [
+            name for name in candidate_by_name if candidate_by_name[name] in carried_models
+        ]
 
-        lines = [line for number in numbers for line in self._lines[number]]
-        n_streams = len(forking_names) + len(carried)
-        batches = list(
-            packing.group_lines(
-                lines, self.tokens / max(1, n_streams), self._head_cost, self.mixes_lengths
-            )
-        )
+        batches = self._group_batches(sample_indices, len(forking_names) + len(carried_models))
         for batch in resume_batches(batches, self.scores, progress):
             n_tokens = len(batch[0].tokens) * len(batch)
-            plan = PassPlan(batch, wanted, observed)
-            name_groups = group_candidates(forking_names, n_tokens, self.tokens, len(carried))
-            for group_number, group in enumerate(name_groups):
+            plan = PassPlan(batch, candidate_by_name, observation_by_name)
+            name_groups = group_candidates(
+                forking_names, n_tokens, self.token_budget, len(carried_models)
+            )
+            for group_number, group_names in enumerate(name_groups):
                 is_first = group_number == 0
-                names = [*carried_names, *group] if is_first else group
-                run_in_halves(self._forward, plan.select(names, is_first), PassPlan.halves)
+                pass_names = [*carried_names, *group_names] if is_first else group_names
+                run_in_halves(self._forward, plan.select(pass_names, is_first), PassPlan.split)
 
-        if CURRENT in wanted and self.scores.has_nan(CURRENT):
+        if CURRENT in candidate_by_name and self.scores.has_nan(CURRENT):
             raise not_numbers(self.model)
+
+    def _group_batches(
+        self, sample_indices: Iterable[int], n_streams: int
+    ) -> list[tuple[Line, ...]]:
+        """The lines of samples, in batches of which so many streams fit into the budget."""
+        lines = [line for sample_index in sample_indices for line in self._lines[sample_index]]
+        max_positions = self.token_budget / max(1, n_streams)
+        return list(packing.group_lines(lines, max_positions, self._head_cost, self.mixes_lengths))
 
     def _check_candidate(self, candidate: Candidate) -> None:
         """Refuse a candidate that could not be materialised."""
         if candidate in self._checked:
             return
-        units = sorted(candidate.removed)
-        if units:
+        removed_units = sorted(candidate.removed)
+        if removed_units:
             with forking.unwrap_layers(self.model, self.layers, self.head):
-                check_removal(self.model, units)
-        if any(parse_unit(unit)[1] in candidates.SUBLAYERS for unit in units):
+                check_removal(self.model, removed_units)
+        if any(parse_unit(unit)[1] in candidates.SUBLAYERS for unit in removed_units):
             self._check_sublayers(self)
         if candidate.patches:
-            check_patches(self.model, units, candidate.patches)
+            check_patches(self.model, removed_units, candidate.patches)
         self._checked.add(candidate)
 
     def _forward(self, plan: PassPlan) -> None:
@@ -249,37 +261,37 @@ class Session:
         observation_names = list(plan.observations)
         stream_distances: dict[Name, torch.Tensor] = {}
 
-        def compare(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
-            name = observation_names[number]
+        def compare(observation_number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+            name = observation_names[observation_number]
             stream_distances[name] = readings.compare_streams(
                 batch, before.flatten(2), after.flatten(2)
             )
 
-        models = candidates.carried_models(plan.candidates.values(), self.outputs)
-        logit_parts, leaves = self.logit_parts(
-            batch, scored, models, list(plan.observations.values()), compare
+        carried_models = candidates.carried_models(plan.candidates.values(), self.outputs)
+        logit_parts, leaves = self.compute_logit_parts(
+            batch, scored, carried_models, list(plan.observations.values()), compare
         )
         # The base model, the last of the models, has no name.
         stream_by_name = dict(zip(plan.candidates, leaves, strict=False))
         base_stream = leaves[-1] if self.outputs else None
-        read = readings.read_logits(
+        pass_readings = readings.read_logits(
             batch, scored, logit_parts, stream_by_name, stream_distances, base_stream
         )
-        self.scores.store_readings(batch, scored, read)
+        self.scores.store_readings(batch, scored, pass_readings)
 
-    def logits(
-        self, batch: PackedBatch, scored: ScoredTokens, wanted: Sequence[Candidate]
+    def compute_logits(
+        self, batch: PackedBatch, scored: ScoredTokens, pass_candidates: Sequence[Candidate]
     ) -> tuple[torch.Tensor, tuple[int, ...]]:
         """The logits (streams, positions, V) of one pass, and the stream of each candidate."""
-        parts, leaves = self.logit_parts(batch, scored, wanted)
+        parts, leaves = self.compute_logit_parts(batch, scored, pass_candidates)
         return torch.cat(list(parts), dim=1), leaves
 
-    def logit_parts(
+    def compute_logit_parts(
         self,
         batch: PackedBatch,
         scored: ScoredTokens,
-        wanted: Sequence[Candidate],
-        observed: Sequence[Observation] = (),
+        pass_candidates: Sequence[Candidate],
+        pass_observations: Sequence[Observation] = (),
         observe: Observe = forking.observe_nothing,
     ) -> tuple[Iterator[torch.Tensor], tuple[int, ...]]:
         """Run one pass; return its logits in parts, and the stream of each candidate.
@@ -287,18 +299,22 @@ class Session:
         A part is (streams, some positions, V), in the order of the positions, and has at most
         `LOGITS` numbers or one position.
         """
-        tree = candidates.grow_tree(wanted, observed, len(self.layers), self._empty_is_identity)
+        tree = candidates.grow_tree(
+            pass_candidates, pass_observations, len(self.layers), self._empty_is_identity
+        )
         n_copies = tree.width if self.is_batch_fixed else 1
         n_streams = max(1 + max(tree.leaves), n_copies)
         max_positions = len(scored.position_lines)
         if self._head_runs_alone is not False:
             max_positions = max(1, LOGITS // (n_streams * self._vocabulary))
 
-        state = PassState(batch, tree, self.windows, self.is_causal_unmasked, observe, n_copies)
+        pass_state = PassState(
+            batch, tree, self.windows, self.is_causal_unmasked, observe, n_copies
+        )
         selection = _ScoredSelection(batch, scored, n_streams, max_positions)
-        logits = self._run_pass(state, selection.select)
+        logits = self._run_pass(pass_state, selection.select)
         logits = logits.unflatten(1, (n_streams, -1))[0]
-        self.layer_tokens += state.layer_tokens
+        self.layer_tokens += pass_state.layer_tokens
 
         withheld = selection.withheld
         if withheld is None:
@@ -310,7 +326,9 @@ class Session:
                 first_position, logits, 1e-3, 1e-3, equal_nan=True
             )
         if not self._head_runs_alone:
-            return self.logit_parts(batch, scored, wanted, observed, observe)
+            return self.compute_logit_parts(
+                batch, scored, pass_candidates, pass_observations, observe
+            )
         return self._apply_head(withheld, max_positions), tree.leaves
 
     def _apply_head(self, hidden: torch.Tensor, max_positions: int) -> Iterator[torch.Tensor]:

@@ -52,20 +52,20 @@ def run_sources(
     boundaries: Sequence[float],
     consumer: Consumer,
     seed: int,
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run_sequences,
 ) -> None:
-    """`taps.run` over the samples of each source in turn, except for sources of weight 0.
+    """Run a model over the samples of each source in turn, except for sources of weight 0.
 
-    run: Used instead of `taps.run`.
+    run: Used instead of `taps.run_sequences`.
     """
-    for source, flags in zip(sources, draw_held_out(sources, seed), strict=True):
+    for source, heldout_flags in zip(sources, draw_held_out(sources, seed), strict=True):
         if not source.weight:
             continue
-        is_heldout = torch.tensor(flags, device=model.device)
+        is_heldout = torch.tensor(heldout_flags, device=model.device)
         add_batch = partial(_consume_batch, consumer, is_heldout, source.weight)
-        run(model, source.sequences, boundaries, add_batch, tokens, outputs)
+        run(model, source.sequences, boundaries, add_batch, token_budget, outputs)
 
 
 def _consume_batch(

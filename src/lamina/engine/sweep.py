@@ -23,12 +23,12 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int
     itself, which does not depend on its share. The dearest units come first, each onto the least
     loaded job.
     """
-    loads = [0] * n_blocks
+    load_by_job = [0] * n_blocks
     units_of_block: list[str] = []
     for unit in sorted(units, key=lambda unit: parse_unit(unit)[0]):
-        job = loads.index(min(loads))
-        loads[job] += n_layers - parse_unit(unit)[0]
-        if job == block:
+        lightest_job = load_by_job.index(min(load_by_job))
+        load_by_job[lightest_job] += n_layers - parse_unit(unit)[0]
+        if lightest_job == block:
             units_of_block.append(unit)
     return units_of_block
 
@@ -39,7 +39,7 @@ def sweep_units(
     units: Sequence[str],
     removed: Sequence[str] = (),
     pass_: Pass = "removal",
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     outputs: bool = True,
     progress: Progress | None = None,
 ) -> Scores:
@@ -48,13 +48,13 @@ def sweep_units(
     model: The base model, complete: `removed` units are skipped in the pass, not cut out.
     pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone,
         which is enough for the metrics that compare a unit's input with its output.
-    tokens: The budget of one pass: lines × streams × length. Memory follows it.
+    token_budget: The budget of one pass: lines × streams × length. Memory follows it.
     outputs: Whether to compare the outputs with the base model's.
     progress: Keeps what is measured so far, for a process that continues the work of a killed one.
 
     Raises LaminaError if the model itself yields logits that are not numbers.
     """
-    with open_session(model, samples, tokens, outputs and pass_ == "removal") as session:
+    with open_session(model, samples, token_budget, outputs and pass_ == "removal") as session:
         session.sweep(units, removed, pass_, progress)
     return session.scores
 
@@ -63,7 +63,7 @@ def sweep_units(
 def open_session(
     model: PreTrainedModel,
     samples: Sequence[Sample],
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     outputs: bool = True,
     replacements: Mapping[str, nn.Module] | None = None,
 ) -> Iterator[Session]:
@@ -79,7 +79,9 @@ def open_session(
         for unit, module in (replacements or {}).items():
             layer_index, _ = parse_unit(unit)
             layers[layer_index].donors[donor_of(unit)] = module
-        session = Session(model, layers, head, samples, tokens, outputs, proof.check_sublayers)
+        session = Session(
+            model, layers, head, samples, token_budget, outputs, proof.check_sublayers
+        )
         model_proof.prove(session)
         yield session
 

@@ -52,7 +52,7 @@ Run = Callable[
     [PreTrainedModel, Sequence[Sequence[int]], Sequence[float], Consumer, int, Sequence[nn.Module]],
     None,
 ]
-"""`run`, or a function that hands over other streams at some boundaries."""
+"""`run_sequences`, or a function that hands over other streams at some boundaries."""
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def run_sequences(
     sequences: Sequence[Sequence[int]],
     boundaries: Sequence[float],
     consumer: Consumer,
-    tokens: int,
+    token_budget: int,
     outputs: Sequence[nn.Module] = (),
     whole: bool = False,
 ) -> None:
@@ -70,12 +70,12 @@ def run_sequences(
     Only the body runs, and no layer after the last boundary: the rest does not change these
     streams. A batch that is too large for a GPU is halved.
 
-    tokens: The budget of a batch, see `positions`.
-    outputs: Modules before the last boundary whose outputs are wanted too.
-    whole: Do not halve batches.
+    token_budget: The budget of a batch, see `count_positions`.
+    outputs: Modules before the last boundary whose outputs the consumer gets too.
+    whole: Whether a batch that does not fit is an error, instead of being halved.
 
-    Raises LaminaError if a stream holds NaN, if the model has more than one, or if a boundary
-    within a layer does not exist.
+    Raises LaminaError if a stream holds NaN, if the model has several residual streams, or if a
+    boundary within a layer does not exist.
     """
     sorted_boundaries = sorted(set(boundaries))
     layers_without_mlp = _copy_without_mlp(model, sorted_boundaries)
@@ -85,8 +85,8 @@ def run_sequences(
         recorder = contexts.enter_context(record_outputs(outputs, model.device))
         runner = _BatchRunner(model, sequences, consumer, tap, recorder)
 
-        budget = count_positions(tokens, len(sorted_boundaries) + len(outputs))
-        for samples in by_length([len(sequence) for sequence in sequences], budget):
+        max_positions = count_positions(token_budget, len(sorted_boundaries) + len(outputs))
+        for samples in by_length([len(sequence) for sequence in sequences], max_positions):
             if whole:
                 runner.run_batch(samples)
             else:
@@ -133,8 +133,8 @@ def _check_streams(
     if any(stream.dim() != 3 or stream.shape[-1] != hidden_size for stream in streams.values()):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' has several residual streams side "
-            "by side, which passes over its activations do not know. Metrics of a removal sweep "
-            "do: accuracy, perplexity, output_kl."
+            "by side, which passes over activations do not support. Use a metric of a removal "
+            "sweep: accuracy, perplexity or output_kl."
         )
     if streams:
         # All streams at once, because each look makes a GPU wait.
@@ -145,17 +145,17 @@ def _check_streams(
 
 
 def enter_at_boundary(variant: PreTrainedModel, position: float, boundary: float) -> Run:
-    """A `run` that replaces the model's stream at `boundary` by one of a variant.
+    """A pass that replaces the model's stream at `boundary` by one of a variant.
 
-    This is the stream that enters layer `position` of the variant. The variant runs over each batch
-    a second time, so that both streams are compared token by token.
+    That one enters layer `position` of the variant, which runs over the model's batches, so that
+    both streams have the same tokens.
     """
     return _VariantRun(variant, position, boundary)
 
 
 @dataclass(frozen=True)
 class _VariantRun:
-    """See `entering`."""
+    """See `enter_at_boundary`."""
 
     variant: PreTrainedModel
     position: float
@@ -167,11 +167,11 @@ class _VariantRun:
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
         consumer: Consumer,
-        tokens: int,
+        token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         add_batch = partial(self._replace_stream, sequences, consumer)
-        run_sequences(model, sequences, boundaries, add_batch, tokens, outputs)
+        run_sequences(model, sequences, boundaries, add_batch, token_budget, outputs)
 
     def _replace_stream(
         self,
@@ -188,8 +188,8 @@ class _VariantRun:
         # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the
         # same order.
         lines = [sequences[index] for index in batch.samples]
-        tokens = 2 * batch.real.numel()
-        run_sequences(self.variant, lines, [self.position], consume_both, tokens, whole=True)
+        token_budget = 2 * batch.real.numel()
+        run_sequences(self.variant, lines, [self.position], consume_both, token_budget, whole=True)
 
 
 def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
@@ -231,8 +231,8 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
             raise LaminaError(
                 f"no stream lies between attention and MLP in layer {index} of the model family "
                 f"'{text_config(model).model_type}': the MLP does not read what attention leaves, "
-                "or a norm stands on the stream. No repair fits a removed sub-layer of it. Write "
-                "repairs: [none], or units: layer."
+                "or a norm stands on the stream. No repair fits its removed sub-layers. Write "
+                "`repairs: [none]` or `units: layer`."
             )
     return without_mlp
 
@@ -243,11 +243,11 @@ def _copy_without(layer: nn.Module, component: str) -> nn.Module:
         layer = layer.layer
     tensors = (*layer.parameters(), *layer.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
-    copied = copy.deepcopy(layer, memo)
-    for sublayer in sublayers_of(copied)[component]:
+    copied_layer = copy.deepcopy(layer, memo)
+    for sublayer in sublayers_of(copied_layer)[component]:
         hook = silence_sublayer([0], 1, sublayer.residual)
         sublayer.module.register_forward_hook(hook, with_kwargs=True)
-    return copied
+    return copied_layer
 
 
 def count_positions(token_budget: int, n_kept_streams: int) -> int:
@@ -304,12 +304,12 @@ class _StreamTap:
     ) -> None:
         """Keep the stream that enters a layer, or the one between its attention and its MLP."""
         stream = args[0] if args else kwargs["hidden_states"]
-        named = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-        call = partial(_call_layer, args[1:], named)
-        self.calls[boundary] = call
+        named_arguments = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+        call_layer = partial(_call_layer, args[1:], named_arguments)
+        self.calls[boundary] = call_layer
         is_within_layer = bool(boundary % 1)
         if is_within_layer:
-            stream = call(self.layers_without_mlp[int(boundary)], stream)
+            stream = call_layer(self.layers_without_mlp[int(boundary)], stream)
         self.streams[boundary] = stream.to(self.device)
 
     def keep_output(
@@ -351,9 +351,9 @@ def _call_layer(
 ) -> torch.Tensor:
     """Call a layer on a stream with the other arguments of the model's own layer."""
     # They are on the device of that layer.
-    positional = move_tensors(args, stream.device)
-    named = {name: move_tensors(value, stream.device) for name, value in kwargs.items()}
-    return stream_of(layer(stream, *positional, **named))
+    moved_args = move_tensors(args, stream.device)
+    moved_kwargs = {name: move_tensors(value, stream.device) for name, value in kwargs.items()}
+    return stream_of(layer(stream, *moved_args, **moved_kwargs))
 
 
 class OutputRecorder:

@@ -36,21 +36,23 @@ def sweep_rows(
     units: Sequence[str],
     removed: Sequence[str],
     pass_: Literal["gradient", "weights"],
-    tokens: int,
+    token_budget: int,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
     In pass `weights` a unit has one row with its `magnitude`; in pass `gradient` it has a row for
     each sample, with `taylor` and `magnitude`.
 
-    tokens: The budget of a batch; the backward pass uses an eighth of it.
+    token_budget: The budget of a batch; the backward pass uses an eighth of it.
     """
     magnitudes = sum_magnitudes(model, units)
     if pass_ == "weights":
         return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in magnitudes.items()]
-    shares = taylor_relevance(model, samples, units, removed, max(1, tokens // BACKWARD))
+    shares_by_unit = taylor_relevance(
+        model, samples, units, removed, max(1, token_budget // BACKWARD)
+    )
     records: list[dict[str, Any]] = []
-    for unit, unit_shares in shares.items():
+    for unit, unit_shares in shares_by_unit.items():
         for sample, share_of_sample in zip(samples, unit_shares, strict=True):
             is_finite = bool(share_of_sample.isfinite())
             records.append(
@@ -67,16 +69,16 @@ def sweep_rows(
 def sum_magnitudes(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
     """Sum of abs(w) over the weights of each unit of the base model, in float64."""
     unit_of_sum: list[str] = []
-    sums: list[torch.Tensor] = []
+    weight_sums: list[torch.Tensor] = []
     for unit in units:
         for weight in _weights_of(model, unit):
             unit_of_sum.append(unit)
             # Sums move to one device, so that only one transfer is needed.
-            sums.append(weight.detach().abs().sum(dtype=torch.float64).to(model.device))
+            weight_sums.append(weight.detach().abs().sum(dtype=torch.float64).to(model.device))
 
     magnitudes = dict.fromkeys(units, 0.0)
-    if sums:
-        for unit, size in zip(unit_of_sum, torch.stack(sums).tolist(), strict=True):
+    if weight_sums:
+        for unit, size in zip(unit_of_sum, torch.stack(weight_sums).tolist(), strict=True):
             magnitudes[unit] += size
     return magnitudes
 
@@ -86,7 +88,7 @@ def taylor_relevance(
     samples: Sequence[Sample],
     units: Sequence[str],
     removed: Sequence[str],
-    tokens: int,
+    token_budget: int,
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64.
 
@@ -98,12 +100,12 @@ def taylor_relevance(
     current_model = remove_units(share_weights(model), list(removed)) if removed else model
     weights_by_unit = {unit: _weights_of(model, unit) for unit in units}
     weights = [weight for group in weights_by_unit.values() for weight in group]
-    gradient_sums = summed_gradients(current_model, samples, weights, tokens)
-    shares = _TaylorShares(weights_by_unit, gradient_sums, len(samples))
+    gradient_sums = summed_gradients(current_model, samples, weights, token_budget)
+    taylor_shares = _TaylorShares(weights_by_unit, gradient_sums, len(samples))
     for sample_index, sample in enumerate(samples):
-        with _gradients(current_model, weights, partial(shares.add_gradient, sample_index)):
+        with _gradients(current_model, weights, partial(taylor_shares.add_gradient, sample_index)):
             _losses(current_model, [sample]).sum().backward()
-    return {unit: unit_shares.cpu() for unit, unit_shares in shares.by_unit.items()}
+    return {unit: unit_shares.cpu() for unit, unit_shares in taylor_shares.by_unit.items()}
 
 
 class _TaylorShares:
@@ -137,16 +139,21 @@ class _TaylorShares:
 
 
 def summed_gradients(
-    model: PreTrainedModel, samples: Sequence[Sample], wanted: Sequence[nn.Parameter], tokens: int
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    wanted_weights: Sequence[nn.Parameter],
+    token_budget: int,
 ) -> dict[nn.Parameter, torch.Tensor]:
     """Gradient of the samples' losses by each wanted weight, summed in float32 whatever its dtype.
 
-    tokens: The budget of a batch.
+    token_budget: The budget of a batch.
     """
-    sums = _GradientSums(model, samples, wanted)
+    gradient_sums = _GradientSums(model, samples, wanted_weights)
     # A backward pass that fails has already added some of its gradients; `clear` undoes this.
-    shrink_to_memory(sums.add_samples, tokens, max(sums.lengths), sums.clear)
-    return sums.by_weight
+    shrink_to_memory(
+        gradient_sums.add_samples, token_budget, max(gradient_sums.lengths), gradient_sums.clear
+    )
+    return gradient_sums.by_weight
 
 
 class _GradientSums:
@@ -162,10 +169,10 @@ class _GradientSums:
             weight: torch.zeros_like(weight, dtype=torch.float32) for weight in weights
         }
 
-    def add_samples(self, tokens: int) -> None:
-        """Add all samples, in batches of at most `tokens` positions."""
+    def add_samples(self, token_budget: int) -> None:
+        """Add all samples, in batches of at most `token_budget` positions."""
         weights = list(self.by_weight)
-        for batch in by_length(self.lengths, tokens):
+        for batch in by_length(self.lengths, token_budget):
             with _gradients(self.model, weights, self._add_gradient):
                 _losses(self.model, [self.samples[index] for index in batch]).sum().backward()
 
@@ -227,8 +234,8 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     sequences = [row.context + row.continuation for row in gold_rows]
     token_ids, is_real = pad_sequences(sequences, model.device)
     context_lengths = torch.tensor([len(row.context) for row in gold_rows], device=model.device)
-    indices = torch.arange(token_ids.shape[1], device=model.device)
-    is_scored = is_real & (indices >= context_lengths[:, None])
+    token_indices = torch.arange(token_ids.shape[1], device=model.device)
+    is_scored = is_real & (token_indices >= context_lengths[:, None])
     labels = token_ids.masked_fill(~is_scored, NO_LABEL)[:, 1:]
 
     # Padding is on the right, where a causal model does not look, and it has no label.
@@ -236,6 +243,6 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     output = model(input_ids=token_ids[:, :n_input], use_cache=False)
     logits = output.logits[:, : labels.shape[1]].float()
     token_losses = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    losses: torch.Tensor = token_losses.sum(dim=1) / (labels != NO_LABEL).sum(dim=1)
-    assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")
-    return losses
+    sample_losses: torch.Tensor = token_losses.sum(dim=1) / (labels != NO_LABEL).sum(dim=1)
+    assert_finite(sample_losses, model.config.model_type, "the gradient pass over the calibration")
+    return sample_losses

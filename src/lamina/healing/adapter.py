@@ -26,18 +26,18 @@ CONFIG_WITHOUT_UPDATES: Mapping[str, Any] = {
 def write_adapter(
     folder: str | Path,
     weights: Mapping[str, torch.Tensor],
-    config: Mapping[str, Any],
+    adapter_config: Mapping[str, Any],
     targets: str,
 ) -> None:
     """Write the trained tensors and PEFT's configuration.
 
     weights: the trained tensors, by PEFT's name of an update, or the name of the variant's
         parameter or buffer.
-    config: the content of adapter_config.json.
+    adapter_config: the content of adapter_config.json.
     targets: which modules the tensors belong to, as `adapters.find_adaptable` takes it.
     """
     folder = Path(folder)
-    config_text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+    config_text = json.dumps(adapter_config, indent=2, sort_keys=True, default=str) + "\n"
     parquet.write_text(folder / "adapter_config.json", config_text)
 
     tensors = {

@@ -1,5 +1,4 @@
-"""Which documents a healing holds out for validation, and which samples make each of its optimiser
-steps.
+"""Which documents a healing holds out, and which samples make each optimiser step.
 
 Only random numbers of Python are drawn here, seeded by the options: a training that was interrupted
 continues with the same batches.

@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 
 class Full(Healing):
-    """All weights of the pruned model, its embeddings and its head included: depth pruning with
-    distillation, after Minitron (arXiv 2408.11796), or the same small model trained from nothing,
-    to compare with.
+    """All weights of the pruned model, its embeddings and its head included.
+
+    This is depth pruning with distillation, after Minitron (arXiv 2408.11796), or the same small
+    model trained from scratch, to compare with.
     """
 
     method: Literal["full"] = "full"
@@ -85,8 +86,8 @@ def _draw_random_weights(variant: PreTrainedModel, weights: Mapping[str, nn.Para
 
     if any(describe(variant).values()):
         raise LaminaError(
-            "start: random trains a plain model of fewer layers, and this variant has patches or "
-            "lacks sub-layers. Heal it with repairs: [none] and a selector with units: layer."
+            "start: random trains a plain model of fewer layers, but this variant has patches or "
+            "lacks sub-layers. Heal it with `repairs: [none]` and a selector with `units: layer`."
         )
     random_model = auto_class(variant.config).from_config(variant.config)
     random_weights = dict(random_model.named_parameters())

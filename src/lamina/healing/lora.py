@@ -1,5 +1,4 @@
-"""Healing by a short training of low-rank updates of projections, of a repair's patches, or of
-both.
+"""Healing by a short training of low-rank updates, of a repair's patches, or of both.
 
 The defaults are those of arXiv 2605.14075, appendix E.7, except that the epoch is chosen on a
 validation split. Validation and benchmarks see the same model: the updates merged into the weights,
@@ -35,8 +34,9 @@ _logger = logging.getLogger(__name__)
 
 
 class Lora(Healing):
-    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and
-    the patches of the repair.
+    """Low-rank updates of the remaining projections, and the patches of the repair.
+
+    The updates follow arXiv 2605.14075, appendix E.7.
     """
 
     method: Literal["lora"] = "lora"
@@ -106,8 +106,10 @@ def heal(
     with _gradient_flags_restored(variant):
         lora_variant = prepare_training(variant, options)
         objective = Objective.for_plan(options.objective, variant, base, plan, options.temperature)
-        merged = partial(merged_updates, variant)
-        trainer = Trainer(lora_variant.weights, objective, sources, options, merged, progress)
+        merge_updates = partial(merged_updates, variant)
+        trainer = Trainer(
+            lora_variant.weights, objective, sources, options, merge_updates, progress
+        )
         rows = trainer.run()
     variant.eval()
     return lora_variant, rows
@@ -165,10 +167,9 @@ def _make_patches_trainable(variant: PreTrainedModel, options: Lora) -> None:
     patched_modules = [module for module in variant.modules() if isinstance(module, Patched)]
     if not patched_modules:
         raise LaminaError(
-            f"healing with train: {options.train} trains the patches of a repair, and this variant "
-            "has none: with repair none there are no patches, and some repairs fold theirs into "
-            f"the weights. Combine it with a repair of method {Repair.of_stream()}, or write "
-            "train: lora."
+            f"train: {options.train} trains the patches of a repair, but this variant has none: "
+            "with repair none there are no patches, and some repairs fold theirs into the "
+            f"weights. Use a repair of method {Repair.of_stream()}, or write `train: lora`."
         )
     for module in patched_modules:
         for name, tensor in module.patch_parts.items():
@@ -188,22 +189,22 @@ def configure_peft(model: PreTrainedModel, options: Lora) -> LoraConfig:
 
     from lamina.models.adapters import find_adaptable
 
-    targets = find_adaptable(model, options.targets)
-    dropout = options.dropout
-    if targets.parameters and dropout:
+    adaptable = find_adaptable(model, options.targets)
+    update_dropout = options.dropout
+    if adaptable.parameters and update_dropout:
         _logger.warning(
             "%s has experts stacked in one parameter, whose updates cannot have dropout: it is "
             "trained without.",
             type(model).__name__,
         )
-        dropout = 0.0
-    has_conv1d = any(isinstance(model.get_submodule(name), Conv1D) for name in targets.modules)
+        update_dropout = 0.0
+    has_conv1d = any(isinstance(model.get_submodule(name), Conv1D) for name in adaptable.modules)
     return LoraConfig(
         r=options.rank,
         lora_alpha=cast(int, options.alpha),  # annotated as int; PEFT takes any number
-        lora_dropout=dropout,
-        target_modules=targets.modules,
-        target_parameters=targets.parameters or None,
+        lora_dropout=update_dropout,
+        target_modules=adaptable.modules,
+        target_parameters=adaptable.parameters or None,
         fan_in_fan_out=has_conv1d,
         bias="none",
         task_type="CAUSAL_LM",
@@ -218,18 +219,20 @@ def save(lora_variant: LoraVariant, folder: str | Path) -> None:
     from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
 
     # In memory an update has the name of its adapter, `default`; in a file it has not.
-    weights = {
+    saved_weights = {
         name.replace(".default.", "."): weight for name, weight in lora_variant.weights.items()
     }
-    config = CONFIG_WITHOUT_UPDATES
+    adapter_config = CONFIG_WITHOUT_UPDATES
     if lora_variant.peft_config is not None:
-        settings = lora_variant.peft_config.to_dict()
-        settings["base_model_name_or_path"] = None
-        settings["inference_mode"] = True
-        settings["target_modules"] = sorted(settings["target_modules"])
+        peft_settings = lora_variant.peft_config.to_dict()
+        peft_settings["base_model_name_or_path"] = None
+        peft_settings["inference_mode"] = True
+        peft_settings["target_modules"] = sorted(peft_settings["target_modules"])
         # The order of a set differs from process to process, and the bytes of the file must not.
-        config = {key: value for key, value in settings.items() if not isinstance(value, set)}
-    write_adapter(folder, weights, config, lora_variant.targets)
+        adapter_config = {
+            key: value for key, value in peft_settings.items() if not isinstance(value, set)
+        }
+    write_adapter(folder, saved_weights, adapter_config, lora_variant.targets)
 
 
 @contextmanager

@@ -113,15 +113,15 @@ class Objective:
         if name != "lm+hidden":
             return cls(name, variant, base, temperature)
         compared_layers = {}
-        kept = kept_layers(base, plan["units"])
+        kept_layer_indices = kept_layers(base, plan["units"])
         for start, end in find_runs(plan["units"], len(layers_of(base))):
             if start % 1 or end % 1:
                 raise LaminaError(
-                    "objective: lm+hidden compares the streams after removed layers, and this "
-                    "plan removes sub-layers. Write objective: lm or distill, or heal a selector "
-                    "with units: layer."
+                    "objective: lm+hidden compares the streams after removed layers, but this "
+                    "plan removes sub-layers. Write `objective: lm` or `objective: distill`, or "
+                    "heal a selector with `units: layer`."
                 )
-            compared_layers[int(end)] = Place.of((start, end), kept).position
+            compared_layers[int(end)] = Place.of((start, end), kept_layer_indices).position
         return cls(name, variant, base, temperature, compared_layers)
 
     def count_tokens(self, samples: Sequence[Sample]) -> list[int]:
@@ -180,16 +180,16 @@ class Objective:
         [arXiv 2403.17887, eq. 8, which does not divide]. The first token's stream is often a
         thousand times as large as all others, and without the division nothing else would count.
         """
-        total = is_read.new_zeros((), dtype=torch.float32)
+        distance_sum = is_read.new_zeros((), dtype=torch.float32)
         for base_layer, position in self.compared_layers.items():
-            expected = base_streams[base_layer][is_read].float()
-            stream = self._apply_patch(variant_streams[position][is_read], position)
-            squared_norm = expected.square().sum(-1)
+            base_stream = base_streams[base_layer][is_read].float()
+            variant_stream = self._apply_patch(variant_streams[position][is_read], position)
+            squared_norm = base_stream.square().sum(-1)
             squared_norm = squared_norm.clamp_min(torch.finfo(torch.float32).tiny)
-            difference = stream.to(expected.device).float() - expected
+            difference = variant_stream.to(base_stream.device).float() - base_stream
             distances = difference.square().sum(-1) / squared_norm
-            total = total + distances.sum() / len(self.compared_layers)
-        return total
+            distance_sum = distance_sum + distances.sum() / len(self.compared_layers)
+        return distance_sum
 
     def _apply_patch(self, stream: torch.Tensor, position: int) -> torch.Tensor:
         """What enters a layer of the variant, or its final norm, after the patch; (tokens, C)."""
@@ -212,23 +212,26 @@ class Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, student: torch.Tensor, teacher: torch.Tensor, temperature: float
+        ctx: Any, student_logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float
     ) -> torch.Tensor:
         """The sum, a scalar in float32. Only the student gets a gradient."""
-        gradient = torch.empty_like(student)
-        total = torch.zeros((), dtype=torch.float64, device=student.device)
-        n_tokens = max(1, CHUNK_SIZE // student.shape[-1])
+        gradient = torch.empty_like(student_logits)
+        divergence_sum = torch.zeros((), dtype=torch.float64, device=student_logits.device)
+        n_tokens = max(1, CHUNK_SIZE // student_logits.shape[-1])
         chunks = zip(
-            student.split(n_tokens), teacher.split(n_tokens), gradient.split(n_tokens), strict=True
+            student_logits.split(n_tokens),
+            teacher_logits.split(n_tokens),
+            gradient.split(n_tokens),
+            strict=True,
         )
-        for student_logits, teacher_logits, gradient_chunk in chunks:
-            log_q = functional.log_softmax(student_logits.float() / temperature, -1)
-            log_p = functional.log_softmax(teacher_logits.float() / temperature, -1)
+        for student_chunk, teacher_chunk, gradient_chunk in chunks:
+            log_q = functional.log_softmax(student_chunk.float() / temperature, -1)
+            log_p = functional.log_softmax(teacher_chunk.float() / temperature, -1)
             p = log_p.exp()
-            total += (p * (log_p - log_q)).sum(dtype=torch.float64)
+            divergence_sum += (p * (log_p - log_q)).sum(dtype=torch.float64)
             gradient_chunk.copy_(temperature * (log_q.exp() - p))
         ctx.save_for_backward(gradient)
-        return (temperature**2 * total).float()
+        return (temperature**2 * divergence_sum).float()
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> tuple[torch.Tensor, None, None]:

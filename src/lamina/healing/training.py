@@ -139,41 +139,41 @@ class Trainer:
         for parameter_group in self.optimiser.param_groups:
             parameter_group["lr"] = learning_rate
 
-        loss = self._backpropagate(step.sample_groups)
-        if math.isnan(loss.mean):
+        batch_loss = self._backpropagate(step.sample_groups)
+        if math.isnan(batch_loss.mean):
             raise LaminaError(
-                f"{self._family} gives NaN in healing, step {step_number}. Lower the "
-                "learning_rate, or write dtype: float32 (or bfloat16) for this model."
+                f"the loss of {self._family} is NaN at step {step_number} of a healing. Lower its "
+                "`learning_rate`, or write `dtype: float32` (or `bfloat16`) for this model."
             )
         torch.nn.utils.clip_grad_norm_(self.masters.float32_weights.values(), MAX_GRADIENT_NORM)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         self.masters.round_weights()
 
-        row: TrainingRow = {
+        training_row: TrainingRow = {
             "step": step_number,
             "epoch": step.epoch,
-            "loss": loss.mean,
+            "loss": batch_loss.mean,
             "learning_rate": learning_rate,
-            "tokens": self.rows[-1]["tokens"] + loss.n_scored,
+            "tokens": self.rows[-1]["tokens"] + batch_loss.n_scored,
             "chosen": False,
         }
-        self.rows.append(row)
+        self.rows.append(training_row)
 
     def _backpropagate(self, sample_groups: Sequence[Sequence[Sample]]) -> BatchLoss:
         """Accumulate the gradient of a batch; if memory runs out, parts are smaller from now on."""
-        lengths = [count_tokens(sample) for group in sample_groups for sample in group]
-        longest = max(lengths)
-        n_positions = min(self.max_positions, len(lengths) * longest)
-        loss, n_fitting = shrink_to_memory(
+        sample_lengths = [count_tokens(sample) for group in sample_groups for sample in group]
+        longest_sample = max(sample_lengths)
+        n_positions = min(self.max_positions, len(sample_lengths) * longest_sample)
+        batch_loss, n_fitting = shrink_to_memory(
             partial(accumulate_gradients, self.objective, sample_groups),
             n_positions,
-            longest,
+            longest_sample,
             self.masters.clear_gradients,
         )
         if n_fitting < n_positions:
             self.max_positions = n_fitting
-        return loss
+        return batch_loss
 
     def _validate_epoch(self) -> None:
         """Validate the weights after the last step, and keep them if they are the best so far."""
@@ -193,8 +193,8 @@ class Trainer:
             )
         if math.isnan(loss):
             raise LaminaError(
-                f"{self._family} gives NaN during the validation of a healing. Write dtype: "
-                "float32 (or bfloat16) for this model."
+                f"the validation loss of {self._family} is NaN in a healing. Write "
+                "`dtype: float32` (or `bfloat16`) for this model."
             )
         return loss
 
@@ -211,32 +211,34 @@ class Trainer:
 
         Their batches follow from the number of steps taken.
         """
-        state = {"random": torch.get_rng_state()}
+        saved_tensors = {"random": torch.get_rng_state()}
         if torch.cuda.is_available():
-            state["random.cuda"] = torch.cuda.get_rng_state()
+            saved_tensors["random.cuda"] = torch.cuda.get_rng_state()
         for name, weight in self.masters.float32_weights.items():
-            state[f"weight/{name}"] = weight
-            state[f"best/{name}"] = self.best_weights[name]
-            for moment, value in self.optimiser.state[weight].items():
-                state[f"{moment}/{name}"] = value
-        return state
+            saved_tensors[f"weight/{name}"] = weight
+            saved_tensors[f"best/{name}"] = self.best_weights[name]
+            for moment, moment_value in self.optimiser.state[weight].items():
+                saved_tensors[f"{moment}/{name}"] = moment_value
+        return saved_tensors
 
-    def _restore(self, state: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+    def _restore(
+        self, saved_tensors: Mapping[str, torch.Tensor], saved_facts: Mapping[str, Any]
+    ) -> None:
         """Continue from what `_state` gave."""
-        torch.set_rng_state(state["random"])
-        if "random.cuda" in state:
-            torch.cuda.set_rng_state(state["random.cuda"])
+        torch.set_rng_state(saved_tensors["random"])
+        if "random.cuda" in saved_tensors:
+            torch.cuda.set_rng_state(saved_tensors["random.cuda"])
         for name, weight in self.masters.float32_weights.items():
-            weight.data.copy_(state[f"weight/{name}"])
-            self.best_weights[name] = state[f"best/{name}"].to(weight.device)
+            weight.data.copy_(saved_tensors[f"weight/{name}"])
+            self.best_weights[name] = saved_tensors[f"best/{name}"].to(weight.device)
             self.optimiser.state[weight] = {
-                "step": state[f"step/{name}"],  # AdamW counts on the CPU
-                "exp_avg": state[f"exp_avg/{name}"].to(weight.device),
-                "exp_avg_sq": state[f"exp_avg_sq/{name}"].to(weight.device),
+                "step": saved_tensors[f"step/{name}"],  # AdamW counts on the CPU
+                "exp_avg": saved_tensors[f"exp_avg/{name}"].to(weight.device),
+                "exp_avg_sq": saved_tensors[f"exp_avg_sq/{name}"].to(weight.device),
             }
         self.masters.round_weights()
-        self.rows = facts["rows"]
-        done.earlier += facts["layer_tokens"]
+        self.rows = saved_facts["rows"]
+        done.earlier += saved_facts["layer_tokens"]
 
 
 class MasterWeights:
@@ -256,9 +258,9 @@ class MasterWeights:
             if weight.dtype == torch.float32:
                 self.float32_weights[name] = weight
                 continue
-            master = nn.Parameter(weight.detach().float())
-            self.float32_weights[name] = master
-            hook = partial(_move_gradient, master)
+            master_weight = nn.Parameter(weight.detach().float())
+            self.float32_weights[name] = master_weight
+            hook = partial(_move_gradient, master_weight)
             self._hooks.append(weight.register_post_accumulate_grad_hook(hook))
 
     def round_weights(self) -> None:
@@ -278,22 +280,25 @@ class MasterWeights:
             hook.remove()
 
 
-def _move_gradient(master: nn.Parameter, weight: torch.Tensor) -> None:
+def _move_gradient(master_weight: nn.Parameter, weight: torch.Tensor) -> None:
     """Add the gradient of a weight to that of its master, and free it."""
     assert weight.grad is not None
     gradient = weight.grad.float()
-    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    master_weight.grad = (
+        gradient if master_weight.grad is None else master_weight.grad.add_(gradient)
+    )
     weight.grad = None
 
 
 def limit_warmup(warmup_steps: int, n_steps: int) -> int:
     """The steps over which the learning rate rises: a tenth of all steps at most."""
-    limited = min(warmup_steps, max(1, n_steps // 10))
-    if limited < warmup_steps:
+    n_warmup = min(warmup_steps, max(1, n_steps // 10))
+    if n_warmup < warmup_steps:
         print(
-            f"lamina: the learning rate rises over {limited} of {n_steps} steps, not {warmup_steps}"
+            f"lamina: the learning rate rises over {n_warmup} of {n_steps} steps, not "
+            f"{warmup_steps}"
         )
-    return limited
+    return n_warmup
 
 
 def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> float:
@@ -335,21 +340,25 @@ def accumulate_gradients(
 
     Each group of samples is padded on its own.
     """
-    counts = objective.count_tokens([sample for group in sample_groups for sample in group])
-    totals = [0.0] * len(counts)
+    n_tokens_by_loss = objective.count_tokens(
+        [sample for group in sample_groups for sample in group]
+    )
+    loss_sums = [0.0] * len(n_tokens_by_loss)
     for group in sample_groups:
         lengths = [count_tokens(sample) for sample in group]
-        for part in by_length(lengths, max_positions):
+        for part_indices in by_length(lengths, max_positions):
             # In the order of the batch: a part that holds all of it is then the batch itself.
-            losses = objective.sum_losses([group[index] for index in sorted(part)])
-            mean_loss = losses[0] / counts[0]
-            for loss, count in zip(losses[1:], counts[1:], strict=True):
-                mean_loss = mean_loss + loss / count
+            part_losses = objective.sum_losses([group[index] for index in sorted(part_indices)])
+            mean_loss = part_losses[0] / n_tokens_by_loss[0]
+            for loss, n_tokens in zip(part_losses[1:], n_tokens_by_loss[1:], strict=True):
+                mean_loss = mean_loss + loss / n_tokens
             mean_loss.backward()
-            for loss_index, loss in enumerate(losses):
-                totals[loss_index] += float(loss.detach())
-    means = [total / count for total, count in zip(totals, counts, strict=True)]
-    return BatchLoss(sum(means), counts[0])
+            for loss_index, loss in enumerate(part_losses):
+                loss_sums[loss_index] += float(loss.detach())
+    loss_means = [
+        total / n_tokens for total, n_tokens in zip(loss_sums, n_tokens_by_loss, strict=True)
+    ]
+    return BatchLoss(sum(loss_means), n_tokens_by_loss[0])
 
 
 @torch.no_grad()

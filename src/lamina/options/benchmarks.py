@@ -18,9 +18,10 @@ from lamina.options.explain import invalid
 
 
 class Generate(Entry):
-    """Answers that the model writes with its cache. Measured are the exact match with the right
-    answer (also where the task is a choice), how much answers repeat themselves, and pass@k of
-    sampled answers.
+    """Answers that the model writes with its cache.
+
+    Measured are the exact match with the right answer (also where the task is a choice), how much
+    answers repeat themselves, and pass@k of sampled answers.
     """
 
     max_tokens: int | None = option(
@@ -55,10 +56,12 @@ class Generate(Entry):
         return sorted(set(self.pass_at or [1, self.samples]))
 
 
-class Task(Entry):
-    """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from.
-    Questions of your own are in two files, one to calibrate and one to test; give the calibration
-    and the benchmark the same name.
+class TaskEntry(Entry):
+    """An lm-eval task, or questions of your own in a file.
+
+    `tasks: own` in a study finds a task by the name that a calibration draws from. Questions of
+    your own are in two files, one to calibrate and one to test; give the calibration and the
+    benchmark the same name.
     """
 
     # Written answers have jobs of their own, so asking for them measures nothing again.
@@ -80,7 +83,7 @@ class Task(Entry):
     )
 
 
-class Perplexity(Entry):
+class TextEntry(Entry):
     """How well the next token of a text is predicted."""
 
     text: UserPath = TEXT
@@ -118,7 +121,7 @@ class Perplexity(Entry):
 
 
 class Efficiency(Entry):
-    """Speed and memory, as ratios to the base model, which is measured in turn with each variant."""
+    """Speed and memory as ratios to the base model, which is measured in turn with each variant."""
 
     prompt: int = option("Tokens of the prompt.", 64, ge=1)
     generate: int = option("Tokens generated after it.", 32, ge=1)
@@ -131,12 +134,12 @@ class Efficiency(Entry):
 class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
-    tasks: Named[Task] = option(
+    tasks: Named[TaskEntry] = option(
         "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by "
         "any name.",
         {},
     )
-    perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
+    perplexity: Named[TextEntry] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(
         "Latency, throughput and memory compared with the base model. Left out, they are not "
         "measured.",

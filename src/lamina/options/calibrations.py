@@ -89,7 +89,9 @@ trust_code_option = partial(
 
 
 class Calibration(Choice):
-    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or
+    """Samples on which units are scored and repairs fitted.
+
+    The key that is there says what they are: `task`, `tasks`, `text`, `hub`, `mixture` or
     `choices`. What each is good for: docs/data.md.
     """
 
@@ -130,8 +132,8 @@ class Calibration(Choice):
 
     def _check_no_answer_options(self) -> None:
         for key in ("keep", "temperature", "prompt"):
-            field = type(self).model_fields.get(key)
-            if field and getattr(self, key) != field.default:
+            key_field = type(self).model_fields.get(key)
+            if key_field and getattr(self, key) != key_field.default:
                 raise invalid(
                     "this is only for answers that the model writes. Leave it out, or add "
                     "`answers: model`.",

@@ -6,8 +6,10 @@ from lamina.options.entry import Choice, option
 
 
 class Diagnosis(Choice):
-    """A measurement of the base model, layer by layer, on the calibrations of the studies that list
-    it. One with a `file` is measured on that instead, once for each model.
+    """A measurement of the base model, layer by layer.
+
+    It is made on the calibrations of the studies that list it. One with a `file` is made on that
+    instead, once for each model.
     """
 
     BY = "kind"

@@ -51,13 +51,13 @@ def option(
     bounds: Arguments of pydantic's `Field`. `examples` are values to write where a needed key is
         missing.
     """
-    extra: dict[str, str] = {}
+    schema_extra: dict[str, str] = {}
     if allowed is not None:
-        extra["x-allowed"] = allowed
+        schema_extra["x-allowed"] = allowed
     if shown_default is not None:
-        extra["x-default"] = shown_default
-    if extra:
-        bounds["json_schema_extra"] = extra
+        schema_extra["x-default"] = shown_default
+    if schema_extra:
+        bounds["json_schema_extra"] = schema_extra
     return Field(default, description=help, **bounds)
 
 
@@ -219,10 +219,10 @@ class Choice(Entry):
 
     def options(self) -> dict[str, Any]:
         """The options of an entry, after the key that names the kind."""
-        options = super().options()
+        entry_options = super().options()
         if not self.BY:
-            return options
-        return {self.BY: self.title()} | options
+            return entry_options
+        return {self.BY: self.title()} | entry_options
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -232,8 +232,8 @@ class Choice(Entry):
         if not kinds:
             return handler(source)
         tagged_kinds = [Annotated[kind, pydantic.Tag(kind.title())] for kind in kinds]
-        union: Any = Union[tuple(tagged_kinds)]  # noqa: UP007
-        return handler.generate_schema(Annotated[union, pydantic.Discriminator(cls.tag)])
+        kind_union: Any = Union[tuple(tagged_kinds)]  # noqa: UP007
+        return handler.generate_schema(Annotated[kind_union, pydantic.Discriminator(cls.tag)])
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -252,11 +252,11 @@ def _import_kinds(package: str, base: str) -> None:
 
     Such a module must not import torch at its top, since the configuration is read without it.
     """
-    subclass = re.compile(rf"^class \w+\((\w+, )*{base}\)", re.MULTILINE)
-    folders = importlib.import_module(package).__path__
-    for module in pkgutil.iter_modules(folders):
-        file = Path(folders[0], f"{module.name}.py")
-        if file.is_file() and subclass.search(file.read_text("utf-8")):
+    subclass_pattern = re.compile(rf"^class \w+\((\w+, )*{base}\)", re.MULTILINE)
+    package_folders = importlib.import_module(package).__path__
+    for module in pkgutil.iter_modules(package_folders):
+        file = Path(package_folders[0], f"{module.name}.py")
+        if file.is_file() and subclass_pattern.search(file.read_text("utf-8")):
             importlib.import_module(f"{package}.{module.name}")
 
 
@@ -298,11 +298,15 @@ def _check_name(name: object) -> None:
 def _check_document_range(text: str) -> str:
     if not re.fullmatch(r"[0-9]*:[0-9]*", text):
         raise ValueError
-    start, stop = document_range(text)
-    if stop is None or stop > start:
+    first_document, end_document = document_range(text)
+    if end_document is None or end_document > first_document:
         return text
 
-    better_range = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
+    better_range = (
+        f"{end_document}:{first_document}"
+        if end_document < first_document
+        else f"{first_document}:{first_document + 1}"
+    )
     raise invalid(
         f'"{text}" holds no document, because its end is not after its start. Write a range such '
         f'as "{better_range}".'
@@ -313,8 +317,8 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
     """First document of a half-open range, and the one after its last (None: to the end)."""
     if documents is None:
         return 0, None
-    start, _, stop = documents.partition(":")
-    return int(start or 0), int(stop) if stop else None
+    first_text, _, end_text = documents.partition(":")
+    return int(first_text or 0), int(end_text) if end_text else None
 
 
 # Entries by names that the user chose.

@@ -1,7 +1,7 @@
 """Errors in words that users know: the key, its value, what is allowed, the nearest key.
 
 `describe_error` turns an error of pydantic into one sentence about one key. What pydantic cannot
-know, validators of the configuration say with `wrong`.
+know, validators of the configuration say with `invalid`.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from lamina.errors import LaminaError
 if TYPE_CHECKING:
     from lamina.options.entry import Entry
 
-# The type of errors that `wrong` made, which have their message already.
+# The type of errors that `invalid` made, which have their message already.
 _WORDED = "lamina"
 # Types of errors that explain more than an error that may follow from them.
 _FIRST_TYPES = ("extra_forbidden", _WORDED)
@@ -54,11 +54,13 @@ def invalid(message: str, key: str = "") -> PydanticCustomError:
     return PydanticCustomError(_WORDED, "{message}", {"message": message, "key": key})
 
 
-def describe_error(entry_class: "type[Entry]", error: ValidationError, raw: Any) -> LaminaError:
-    """One of the errors in words, after its dotted key; `raw` is what `entry_class` refused."""
-    errors: list[Any] = list(error.errors(include_url=False))
-    first = min(errors, key=_explanation_order)
-    key, message = _Explanation(entry_class, first, raw).describe()
+def describe_error(
+    entry_class: "type[Entry]", error: ValidationError, raw_values: Any
+) -> LaminaError:
+    """One of the errors in words, after its dotted key; `entry_class` refused the `raw_values`."""
+    all_errors: list[Any] = list(error.errors(include_url=False))
+    first_error = min(all_errors, key=_explanation_order)
+    key, message = _Explanation(entry_class, first_error, raw_values).describe()
     return LaminaError(f"{key}: {message}" if key else message)
 
 
@@ -81,13 +83,13 @@ def entry_class_of(annotation: Any) -> "type[Entry] | None":
 
 def suggest(word: object, known: Iterable[str]) -> str:
     """'Did you mean' for a misspelt word, else the list of known words; a sentence of its own."""
-    choices = list(known)
-    suggestion = _suggest(word, choices)
+    known_words = list(known)
+    suggestion = _suggest(word, known_words)
     if suggestion:
         return suggestion.lstrip()
-    if not choices:
+    if not known_words:
         return "None is defined."
-    return f"Choose from {', '.join(choices)}."
+    return f"Choose from {', '.join(known_words)}."
 
 
 def as_yaml(value: object) -> str:
@@ -145,15 +147,19 @@ def describe_allowed(schema: Mapping[str, Any]) -> str:
     if "anyOf" in schema:
         return " or ".join(describe_allowed(option) for option in schema["anyOf"])
 
-    choices = _choices(schema)
-    if choices:
-        words = ["null" if choice is None else str(choice) for choice in choices]
-        return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
+    listed_choices = _choices(schema)
+    if listed_choices:
+        choice_words = ["null" if choice is None else str(choice) for choice in listed_choices]
+        return choice_words[0] if len(choice_words) == 1 else f"one of {', '.join(choice_words)}"
 
-    bounds = [f"{words} {schema[key]}" for key, words in _BOUND_WORDS.items() if key in schema]
+    bound_words = [
+        f"{choice_words} {schema[key]}"
+        for key, choice_words in _BOUND_WORDS.items()
+        if key in schema
+    ]
     if schema.get("minItems"):
-        bounds.append("with at least one entry")
-    return " ".join([_TYPE_WORDS[schema["type"]], " and ".join(bounds)]).strip()
+        bound_words.append("with at least one entry")
+    return " ".join([_TYPE_WORDS[schema["type"]], " and ".join(bound_words)]).strip()
 
 
 class _Explanation:
@@ -163,7 +169,7 @@ class _Explanation:
     a key with a plain value it goes on with the types that were tried, which no user has written.
     """
 
-    def __init__(self, entry_class: Any, error: Any, raw: Any) -> None:
+    def __init__(self, entry_class: Any, error: Any, raw_values: Any) -> None:
         self.error = error
         self.top_class = entry_class
         # The class of the entry that was reached, and the choice that it is a kind of, if any.
@@ -171,7 +177,7 @@ class _Explanation:
         self.choice: Any = None
         # The dotted key that was reached, and what the user wrote there.
         self.key = ""
-        self.value = raw
+        self.value = raw_values
         self.steps: list[Any] = list(error["loc"])
 
     def describe(self) -> tuple[str, str]:
@@ -211,12 +217,12 @@ class _Explanation:
     def _describe_unknown_key(self, name: str) -> str:
         """About a key that the entry does not have; the other kinds of a choice may have it."""
         kinds = self.choice.kinds() if self.choice else []
-        titles = [kind.title() for kind in kinds if name in kind.model_fields]
-        if not titles:
+        kind_titles = [kind.title() for kind in kinds if name in kind.model_fields]
+        if not kind_titles:
             return f"there is no such key. {suggest(name, self.entry_class.model_fields)}"
 
         own_title = self.entry_class.title()
-        other_titles = join_words(titles)
+        other_titles = join_words(kind_titles)
         selecting_key = self.entry_class.BY
         if selecting_key:
             own_title = f"{selecting_key} '{own_title}'"
@@ -234,24 +240,24 @@ class _Explanation:
             return self._describe_worded()
         key = self.key
         value = self.value
-        schema: Mapping[str, Any] = self.entry_class.model_json_schema()["properties"][name]
-        if self.steps and isinstance(self.steps[0], int) and "items" in schema:
+        key_schema: Mapping[str, Any] = self.entry_class.model_json_schema()["properties"][name]
+        if self.steps and isinstance(self.steps[0], int) and "items" in key_schema:
             key = f"{key}[{self.steps[0]}]"
             value = value[self.steps[0]]
-            schema = schema["items"]
+            key_schema = key_schema["items"]
 
-        quotes = ""
-        if isinstance(value, int) and _takes_any_text(schema):
-            quotes = ", in quotes"
-        suggestion = _suggest(value, [str(choice) for choice in _choices(schema)])
+        quotes_hint = ""
+        if isinstance(value, int) and _takes_any_text(key_schema):
+            quotes_hint = ", in quotes"
+        suggestion = _suggest(value, [str(choice) for choice in _choices(key_schema)])
         message = (
-            f"{as_yaml(value)} is not allowed. Write {describe_allowed(schema)}{quotes}."
+            f"{as_yaml(value)} is not allowed. Write {describe_allowed(key_schema)}{quotes_hint}."
             f"{suggestion}"
         )
         return key, message
 
     def _describe_worded(self) -> tuple[str, str]:
-        """About what a validator refused with `wrong`."""
+        """About what a validator refused with `invalid`."""
         key = f"{self.key}.{self.error['ctx']['key']}".strip(".")
         return key, self.error["msg"]
 
@@ -262,28 +268,28 @@ class _Explanation:
         if isinstance(self.value, Mapping):
             return self._describe_missing_kind()
 
-        titles: list[str] = []
+        kind_titles: list[str] = []
         if self.entry_class is not self.top_class:
             kinds = self.entry_class.kinds()
-            titles = [kind.title() for kind in kinds if not kind.BY]
+            kind_titles = [kind.title() for kind in kinds if not kind.BY]
         remedy = "Write `key: value` lines below it."
-        if titles:
-            remedy = f"Give it {join_words(titles)}."
+        if kind_titles:
+            remedy = f"Give it {join_words(kind_titles)}."
         return self.key, f"{as_yaml(self.value)} is not a mapping of keys to values. {remedy}"
 
     def _describe_missing_kind(self) -> tuple[str, str]:
         """About an entry whose keys do not say which kind of a choice it is."""
         choice = self.entry_class
-        titles = [kind.title() for kind in choice.kinds()]
+        kind_titles = [kind.title() for kind in choice.kinds()]
         if choice.BY:
-            return self._describe_selecting_key(titles)
+            return self._describe_selecting_key(kind_titles)
 
         marked_kinds = choice.marked(self.value)
         if marked_kinds:
-            marks = [self._mark_of(kind) for kind in marked_kinds]
+            marking_keys = [self._mark_of(kind) for kind in marked_kinds]
             message = (
-                f"has both '{marks[0]}' and '{marks[1]}', which exclude each other. Keep one of "
-                "them."
+                f"has both '{marking_keys[0]}' and '{marking_keys[1]}', which exclude each other. "
+                "Keep one of them."
             )
             return self.key, message
 
@@ -291,18 +297,18 @@ class _Explanation:
             suggestion = self._suggest_mark(key)
             if suggestion:
                 return f"{self.key}.{key}".lstrip("."), f"there is no such key.{suggestion}"
-        return self.key, f"nothing says what it is. Give it {join_words(titles)}."
+        return self.key, f"nothing says what it is. Give it {join_words(kind_titles)}."
 
-    def _describe_selecting_key(self, titles: list[str]) -> tuple[str, str]:
+    def _describe_selecting_key(self, kind_titles: list[str]) -> tuple[str, str]:
         """About the key that names the kind, such as `method`."""
         choice = self.entry_class
-        key = f"{self.key}.{choice.BY}".lstrip(".")
-        allowed = describe_allowed({"enum": titles})
+        selecting_key = f"{self.key}.{choice.BY}".lstrip(".")
+        allowed_words = describe_allowed({"enum": kind_titles})
         if self.value.get(choice.BY, choice.USUAL) is None and choice.USUAL is None:
-            return key, f"is missing. Write {allowed}."
+            return selecting_key, f"is missing. Write {allowed_words}."
         value = self.value[choice.BY]
-        suggestion = _suggest(value, titles)
-        return key, f"{as_yaml(value)} is not allowed. Write {allowed}.{suggestion}"
+        suggestion = _suggest(value, kind_titles)
+        return selecting_key, f"{as_yaml(value)} is not allowed. Write {allowed_words}.{suggestion}"
 
     def _mark_of(self, kind: Any) -> str:
         """The first key of the entry that marks a kind."""
@@ -310,12 +316,12 @@ class _Explanation:
 
     def _suggest_mark(self, key: str) -> str:
         """'Did you mean' for an unknown key that is nearly one that marks a kind."""
-        marks: list[str] = []
+        marking_keys: list[str] = []
         for kind in self.entry_class.kinds():
             if key in kind.model_fields:
                 return ""
-            marks += kind.MARKS
-        return _suggest(key, marks)
+            marking_keys += kind.MARKS
+        return _suggest(key, marking_keys)
 
 
 def _describe_missing_key(entry_class: Any, key: str) -> str:
@@ -328,12 +334,12 @@ def _describe_missing_key(entry_class: Any, key: str) -> str:
     return f"is missing. Add `{key}: ...` ({(field.description or '').rstrip('.')})."
 
 
-def _takes_any_text(schema: Mapping[str, Any]) -> bool:
+def _takes_any_text(key_schema: Mapping[str, Any]) -> bool:
     """Whether a key takes a text of no special form."""
-    if "x-allowed" in schema or _choices(schema):
+    if "x-allowed" in key_schema or _choices(key_schema):
         return False
-    options = schema.get("anyOf", [schema])
-    return any(option.get("type") == "string" for option in options)
+    schema_options = key_schema.get("anyOf", [key_schema])
+    return any(option.get("type") == "string" for option in schema_options)
 
 
 def _suggest(word: object, known: Iterable[str]) -> str:

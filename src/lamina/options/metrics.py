@@ -36,7 +36,7 @@ class MetricEntry:
 
     @property
     def losing(self) -> bool:
-        """Whether every sample has a loss whose mean ranks removals; searches compare such losses."""
+        """Whether every sample has a loss whose mean ranks removals, which searches need."""
         return self.removes and self.adds
 
     @property
@@ -58,8 +58,10 @@ ATTRIBUTES = tuple(field.name for field in fields(MetricEntry) if field.name != 
 
 def _declared_metrics() -> dict[str, MetricEntry]:
     """All metrics by name, in alphabetical order."""
-    declared = declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES)
-    metrics = [MetricEntry(module=module, **attributes) for module, attributes in declared]
+    declared_attributes = declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES)
+    metrics = [
+        MetricEntry(module=module, **attributes) for module, attributes in declared_attributes
+    ]
     return {metric.name: metric for metric in sorted(metrics, key=lambda metric: metric.name)}
 
 
@@ -87,9 +89,9 @@ CARRIED = {"removal": "stream", "gradient": "weights"}
 
 def passes_of(metrics: Iterable[str]) -> list[str]:
     """The passes that measure several metrics, without those that another one carries along."""
-    needed = {METRICS[metric].pass_ for metric in metrics}
-    carried_along = {CARRIED[name] for name in needed if name in CARRIED}
-    return sorted(needed - carried_along)
+    needed_passes = {METRICS[metric].pass_ for metric in metrics}
+    carried_along = {CARRIED[name] for name in needed_passes if name in CARRIED}
+    return sorted(needed_passes - carried_along)
 
 
 def carried_passes(pass_: str) -> list[str]:

@@ -106,14 +106,16 @@ class Model(Entry):
 
 
 class Donor(Choice):
-    """A sibling: a model of the same shape, tokenizer and positions, or several merged into the
-    model.
+    """A model of the same shape, tokenizer and positions, or a merge of several.
+
+    `weight` and `of` say how several are merged into the model.
     """
 
 
 class Sibling(Donor):
-    """A folder, or a model of the hub with its revision, as under `models`: its layers as they
-    are.
+    """A folder, or a model of the hub with its revision, as under `models`.
+
+    Its layers are used as they are.
     """
 
     MARKS: ClassVar[tuple[str, ...]] = ("source",)

@@ -134,7 +134,7 @@ class Selector(Choice):
     # Whether it reads the captured activations.
     CAPTURED: ClassVar[bool] = False
     # How units were chosen, for the card of an export.
-    CHOICE: ClassVar[str] = "units went by their scores"
+    CHOICE: ClassVar[str] = "units were removed by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
@@ -244,13 +244,13 @@ class Selector(Choice):
             )
 
         if self.SEARCHES and not metric.losing:
-            lacking = "has no value for a set of removed units"
+            lacking_words = "has no value for a set of removed units"
             if metric.removes:
-                lacking = "is not the mean of a loss per sample"
+                lacking_words = "is not the mean of a loss per sample"
             raise invalid(
-                f"'{metric.name}' {lacking}, which is what strategy '{self.strategy}' compares. "
-                f"Write metric: {metrics_where(lambda metric: metric.losing)}, or strategy: "
-                "iterative.",
+                f"'{metric.name}' {lacking_words}, which is what strategy '{self.strategy}' "
+                f"compares. Write metric: {metrics_where(lambda metric: metric.losing)}, or "
+                "strategy: iterative.",
                 "metric",
             )
 
@@ -278,5 +278,5 @@ class Selector(Choice):
 
     def free(self, n_layers: int) -> list[bool]:
         """Whether each layer is unprotected."""
-        protected = {index % n_layers for index in self.protect}
-        return [index not in protected for index in range(n_layers)]
+        protected_indices = {index % n_layers for index in self.protect}
+        return [index not in protected_indices for index in range(n_layers)]

@@ -1,5 +1,6 @@
-"""A sweep as arrays: one row per unit and one column per sample. The first row is the model before
-the removal.
+"""A sweep as arrays, with one row per unit and one column per sample.
+
+The first row is the model before the removal.
 
 Weighted means over the samples are here too, with their standard errors and skewness, since they
 follow from which samples a unit saw.
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lamina.models.units import parse_unit
 from lamina.options.metrics import METRICS
 
 ANSWERS = ("correct", "correct_norm")
@@ -20,9 +22,7 @@ ANSWERS = ("correct", "correct_norm")
 
 @dataclass(frozen=True)
 class Context:
-    """Facts about a calibration and a step of a removal that a metric needs in addition to the
-    measured numbers.
-    """
+    """What a metric needs to know of a calibration and of the step, besides measured numbers."""
 
     chance: float = 0.0
     """Accuracy of guessing."""
@@ -80,21 +80,23 @@ def from_table(sweep: pa.Table) -> Columns:
     unit_column = sweep["unit"].combine_chunks().dictionary_encode()
     table_units = unit_column.dictionary.to_pylist()
     units = [unit for unit in table_units if unit != "none"]
-    units.sort(key=lambda unit: (int(unit.split(".")[0]), unit))
+    units.sort(key=lambda unit: (parse_unit(unit)[0], unit))
 
     row_of_unit = {unit: row for row, unit in enumerate(["none", *units])}
     row_of_code = np.array([row_of_unit[unit] for unit in table_units], dtype=int)
-    rows = row_of_code[unit_column.indices.to_numpy()]
-    samples, sample_indices = np.unique(np.array(sweep["sample"]), return_inverse=True)
+    table_rows = row_of_code[unit_column.indices.to_numpy()]
+    distinct_samples, sample_indices = np.unique(np.array(sweep["sample"]), return_inverse=True)
 
-    values: dict[str, np.ndarray] = {}
+    values_by_column: dict[str, np.ndarray] = {}
     for name in _column_names():
-        values[name] = np.full((len(row_of_unit), len(samples)), np.nan)
+        values_by_column[name] = np.full((len(row_of_unit), len(distinct_samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
-            values[name][rows, sample_indices] = sweep[name].cast(pa.float64()).to_numpy()
+            values_by_column[name][table_rows, sample_indices] = (
+                sweep[name].cast(pa.float64()).to_numpy()
+            )
 
-    seen = np.bincount(rows, minlength=len(row_of_unit))
-    return Columns(tuple(units), values, seen)
+    n_seen = np.bincount(table_rows, minlength=len(row_of_unit))
+    return Columns(tuple(units), values_by_column, n_seen)
 
 
 def _column_names() -> set[str]:
@@ -114,11 +116,11 @@ def correct_answers(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
     """
     if score != "acc_norm":
         return values["correct"]
-    normalised = values["correct_norm"]
-    has_no_choices = np.isnan(normalised)
+    normalised_correct = values["correct_norm"]
+    has_no_choices = np.isnan(normalised_correct)
     if not has_no_choices.any():
-        return normalised
-    return np.where(has_no_choices, values["correct"], normalised)
+        return normalised_correct
+    return np.where(has_no_choices, values["correct"], normalised_correct)
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -127,16 +129,16 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     weights: (draws, samples).
     values: (units, samples). A mean is infinite if one of its values is.
     """
-    measured = ~np.isnan(values)
-    finite = np.isfinite(values)
-    infinite = measured & ~finite
+    is_measured = ~np.isnan(values)
+    is_finite = np.isfinite(values)
+    is_infinite = is_measured & ~is_finite
     with np.errstate(divide="ignore", invalid="ignore"):
-        sums = weights @ np.where(finite, values, 0.0).T
-        means = sums / (weights @ measured.T.astype(float))
-    if not infinite.any():
-        return means
-    has_infinite = weights @ infinite.T.astype(float) > 0
-    return np.where(has_infinite, np.inf, means)
+        weighted_sums = weights @ np.where(is_finite, values, 0.0).T
+        weighted_means = weighted_sums / (weights @ is_measured.T.astype(float))
+    if not is_infinite.any():
+        return weighted_means
+    has_infinite = weights @ is_infinite.T.astype(float) > 0
+    return np.where(has_infinite, np.inf, weighted_means)
 
 
 def weighted_ratio(
@@ -169,18 +171,23 @@ def weighted_ratio_errors(
         # Residuals of the plain ratio: squares of the numerators themselves would lose digits.
         residuals = _ratio_residuals(numerators, denominators)
         mean_denominator = weighted_mean(weights, denominators)
-        shift = weighted_mean(weights, residuals) / mean_denominator
+        ratio_shift = weighted_mean(weights, residuals) / mean_denominator
         residual_squares = weighted_mean(weights, residuals**2)
-        products = weighted_mean(weights, residuals * denominators)
+        residual_products = weighted_mean(weights, residuals * denominators)
         denominator_squares = weighted_mean(weights, denominators**2)
-        variance = residual_squares - 2 * shift * products + shift**2 * denominator_squares
+        variance = (
+            residual_squares
+            - 2 * ratio_shift * residual_products
+            + ratio_shift**2 * denominator_squares
+        )
         variance = np.maximum(variance, 0)
         return np.asarray(np.sqrt(variance / (n_finite - 1)) / mean_denominator)
 
 
 def mean_skewness(numerators: np.ndarray, denominators: np.ndarray | None = None) -> np.ndarray:
-    """Skewness of the plain mean or ratio of each unit, (units,): that of its samples by the root
-    of their number.
+    """Skewness of the plain mean or ratio of each unit, (units,).
+
+    This is the skewness of its samples divided by the root of their number.
 
     Of a ratio these are the residuals numerator - ratio · denominator. 0 where all samples are
     alike.
@@ -188,8 +195,8 @@ def mean_skewness(numerators: np.ndarray, denominators: np.ndarray | None = None
     denominators = _finite_denominators(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
         residuals = np.nan_to_num(_ratio_residuals(numerators, denominators))
-        cubes = (residuals**3).sum(axis=1)
-        skewness = cubes / (residuals**2).sum(axis=1) ** 1.5
+        cube_sums = (residuals**3).sum(axis=1)
+        skewness = cube_sums / (residuals**2).sum(axis=1) ** 1.5
     return np.nan_to_num(skewness)
 
 
@@ -200,6 +207,8 @@ def _finite_denominators(numerators: np.ndarray, denominators: np.ndarray | None
 
 def _ratio_residuals(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
     """numerator - ratio · denominator, (units, samples); NaN where the numerator is not finite."""
-    finite = np.isfinite(numerators)
-    ratio = np.where(finite, numerators, 0.0).sum(axis=1) / np.nansum(denominators, axis=1)
-    return np.where(finite, numerators - ratio[:, None] * denominators, np.nan)
+    is_finite = np.isfinite(numerators)
+    plain_ratios = np.where(is_finite, numerators, 0.0).sum(axis=1) / np.nansum(
+        denominators, axis=1
+    )
+    return np.where(is_finite, numerators - plain_ratios[:, None] * denominators, np.nan)

@@ -1,5 +1,6 @@
-"""Which units one task needs more than another: D = R(task) - R(rival), where R is accuracy
-relevance.
+"""Which units one task needs more than another: D = R(task) - R(rival).
+
+R is accuracy relevance.
 
 A *double* dissociation has significant units of both signs. With units of only one sign, it may
 simply be easier to break one of the tasks. Draws of a task's relevance are those of its interval in
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 from scipy.stats import false_discovery_control
 
+from lamina.models.units import parse_unit
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.metric_agreement import base_sweeps
 from lamina.relevance.metrics.answers import Accuracy
@@ -86,24 +88,22 @@ def dissociation_rows(
 ) -> Iterator[DissociationRow]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
     tasks_by_kind: dict[tuple[str, str], list[SweptTask]] = {}
-    for calibration, kind, table in base_sweeps(calibrations, sweeps):
-        task = _defined_task(calibration, table)
+    for calibration, kind, sweep_table in base_sweeps(calibrations, sweeps):
+        task = _defined_task(calibration, sweep_table)
         if task:
             tasks_by_kind.setdefault((calibration["model"], kind), []).append(task)
 
     for (model, kind), tasks in sorted(tasks_by_kind.items(), key=lambda item: item[0]):
         # Each task has another seed, so that their draws are independent.
-        relevances = [draw_relevance(task, seed) for seed, task in enumerate(tasks)]
+        relevance_by_task = [draw_relevance(task, seed) for seed, task in enumerate(tasks)]
         for first, second in combinations(range(len(tasks)), 2):
             if tasks[first].columns.units == tasks[second].columns.units:
-                differences = compare_tasks(relevances[first], relevances[second])
+                differences = compare_tasks(relevance_by_task[first], relevance_by_task[second])
                 yield from _rows(model, kind, tasks[first], tasks[second], differences)
 
 
 def _defined_task(calibration: Mapping[str, Any], table: pa.Table) -> SweptTask | None:
-    """The task of a calibration, or None where accuracy relevance was not measured or is
-    undefined.
-    """
+    """The task of a calibration; None where accuracy relevance is undefined or was not measured."""
     answered = table.filter(pc.is_valid(table["correct"]))
     if not len(answered):
         return None
@@ -126,7 +126,7 @@ def _rows(
             "n_samples": task.columns.n_samples,
             "n_rival": rival.columns.n_samples,
             "unit": unit,
-            "layer": int(unit.split(".")[0]),
+            "layer": parse_unit(unit)[0],
             "difference": differences["difference"][index].item(),
             "ci_low": differences["ci_low"][index].item(),
             "ci_high": differences["ci_high"][index].item(),
@@ -142,12 +142,12 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
     """Columns of the table, (units,) each, from the relevance on both tasks."""
     differences = task.draws - rival.draws
     differences = np.where(np.isfinite(differences), differences, np.nan)
-    estimate = differences[0]
-    drawn = differences[1:]
-    low, high = percentile_interval(drawn)
+    estimated_differences = differences[0]
+    drawn_differences = differences[1:]
+    ci_low, ci_high = percentile_interval(drawn_differences)
 
-    n_not_above = (drawn <= 0).sum(axis=0)
-    n_not_below = (drawn >= 0).sum(axis=0)
+    n_not_above = (drawn_differences <= 0).sum(axis=0)
+    n_not_below = (drawn_differences >= 0).sum(axis=0)
     n_beyond = 1 + np.minimum(n_not_above, n_not_below)
     p_values = np.minimum(1, 2 * n_beyond / len(differences))
     q_values = false_discovery_control(p_values)
@@ -156,11 +156,11 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
     rival_low, rival_high = percentile_interval(rival.split_differences)
     null_low = np.minimum(task_low, rival_low)
     null_high = np.maximum(task_high, rival_high)
-    is_outside = (estimate < null_low) | (estimate > null_high)
+    is_outside = (estimated_differences < null_low) | (estimated_differences > null_high)
     return {
-        "difference": estimate,
-        "ci_low": np.fmin(low, estimate),
-        "ci_high": np.fmax(high, estimate),
+        "difference": estimated_differences,
+        "ci_low": np.fmin(ci_low, estimated_differences),
+        "ci_high": np.fmax(ci_high, estimated_differences),
         "p_value": p_values,
         "q_value": q_values,
         "null_low": null_low,
@@ -170,13 +170,11 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
 
 
 def draw_relevance(task: SweptTask, seed: int) -> TaskRelevance:
-    """Draws of the relevance of every unit on a task, and of its differences between random halves
-    of the samples.
-    """
+    """Draws of every unit's relevance, and of its differences between random halves of the task."""
     n_samples = task.columns.n_samples
     plain_mean = np.full((1, n_samples), 1 / n_samples)
-    estimate = accuracy.score(task.columns, plain_mean, task.context)
-    posterior = accuracy.posterior(task.columns, task.context, seed, N_DRAWS)
+    estimated_scores = accuracy.score(task.columns, plain_mean, task.context)
+    posterior_draws = accuracy.posterior(task.columns, task.context, seed, N_DRAWS)
 
     generator = np.random.default_rng([seed, 1])
     random_positions = generator.random((N_SPLITS, n_samples)).argsort(axis=1).argsort(axis=1)
@@ -186,7 +184,7 @@ def draw_relevance(task: SweptTask, seed: int) -> TaskRelevance:
     with np.errstate(invalid="ignore"):
         split_differences = first_scores - second_scores
     split_differences = np.where(np.isfinite(split_differences), split_differences, np.nan)
-    return TaskRelevance(np.vstack([estimate, posterior]), split_differences)
+    return TaskRelevance(np.vstack([estimated_scores, posterior_draws]), split_differences)
 
 
 def _mean_weights(chosen: np.ndarray) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075,
-§4, C.2, C.3].
+"""How two metrics agree over layers and tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
 
 The first and last two layers of eight or more are left out, as in the paper: every metric finds
 them relevant, and they alone would make a correlation.
@@ -118,8 +117,9 @@ class UnitScores(NamedTuple):
 
 
 class BaseSweep(NamedTuple):
-    """Rows of table `sweeps` of one base model, calibration (a row of that table) and kind of
-    unit.
+    """Rows of table `sweeps` of one base model, on one calibration, for one kind of unit.
+
+    `calibration` is a row of table `calibrations`.
     """
 
     calibration: Mapping[str, Any]
@@ -168,25 +168,23 @@ def _pool_tasks(draws: np.ndarray) -> np.ndarray:
 def _misranked_shares(
     first_draws: np.ndarray, second_draws: np.ndarray
 ) -> tuple[Interval, Interval]:
-    """Shares of units of all tasks with another rank, and with one that is more than `BADLY`
-    away.
-    """
-    distance = np.abs(_ranks(first_draws) - _ranks(second_draws))
-    bounds = rank_distances(first_draws, second_draws)
+    """Shares of all tasks' units with another rank, and with one more than `BADLY` away."""
+    rank_distance = np.abs(_ranks(first_draws) - _ranks(second_draws))
+    distance_bounds = rank_distances(first_draws, second_draws)
 
-    n_certain = np.maximum((bounds.least > 0).sum(axis=1), bounds.n_misranked)
+    n_certain = np.maximum((distance_bounds.least > 0).sum(axis=1), distance_bounds.n_misranked)
     misranked = (
-        float((distance > 0).mean()),
-        float(n_certain.sum() / distance.size),
-        float((bounds.most > 0).mean()),
+        float((rank_distance > 0).mean()),
+        float(n_certain.sum() / rank_distance.size),
+        float((distance_bounds.most > 0).mean()),
     )
 
-    limit = BADLY * distance.shape[-1]
-    n_certain_badly = (bounds.least > limit).sum(axis=1)
+    distance_limit = BADLY * rank_distance.shape[-1]
+    n_certain_badly = (distance_bounds.least > distance_limit).sum(axis=1)
     badly = (
-        float((distance > limit).mean()),
-        float(n_certain_badly.sum() / distance.size),
-        float((bounds.most > limit).mean()),
+        float((rank_distance > distance_limit).mean()),
+        float(n_certain_badly.sum() / rank_distance.size),
+        float((distance_bounds.most > distance_limit).mean()),
     )
     return misranked, badly
 
@@ -202,8 +200,9 @@ def _ranks(draws: np.ndarray) -> np.ndarray:
 
 
 class RankDistances(NamedTuple):
-    """Bounds on how far apart the true ranks by two metrics are, with 95 % for all tasks and units
-    at once.
+    """Bounds on how far apart true ranks by two metrics are.
+
+    They hold with 95 % for all tasks and units at once.
     """
 
     least: np.ndarray
@@ -227,43 +226,40 @@ def rank_distances(first_draws: np.ndarray, second_draws: np.ndarray) -> RankDis
     """
     first_errors, first_furthest = _difference_errors(first_draws)
     second_errors, second_furthest = _difference_errors(second_draws)
-    quantile = np.quantile(np.maximum(first_furthest, second_furthest), 0.95)
-    first_above = _is_above(first_draws, quantile * first_errors)
-    second_above = _is_above(second_draws, quantile * second_errors)
+    error_quantile = np.quantile(np.maximum(first_furthest, second_furthest), 0.95)
+    first_above = _is_above(first_draws, error_quantile * first_errors)
+    second_above = _is_above(second_draws, error_quantile * second_errors)
 
     first_low, first_high = _rank_bounds(first_above)
     second_low, second_high = _rank_bounds(second_above)
-    apart = np.maximum(first_low - second_high, second_low - first_high)
-    least = np.maximum(0, apart)
-    most = np.maximum(first_high - second_low, second_high - first_low)
-    return RankDistances(least, most, _n_opposite(first_above, second_above))
+    bound_gaps = np.maximum(first_low - second_high, second_low - first_high)
+    least_distances = np.maximum(0, bound_gaps)
+    largest_distances = np.maximum(first_high - second_low, second_high - first_low)
+    return RankDistances(least_distances, largest_distances, _n_opposite(first_above, second_above))
 
 
 def _difference_errors(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Standard errors of the differences of all pairs of units, and how far the draws are from the
-    estimates at most.
+    """Standard errors of the differences of all pairs of units, and the draws' largest deviations.
 
     The errors are (tasks, units, units). The distances are in standard errors, (draws,), over all
     tasks and pairs.
     """
     n_tasks, n_rows, n_units = draws.shape
-    errors = np.empty((n_tasks, n_units, n_units))
-    furthest = np.zeros(n_rows - 1)
+    standard_errors = np.empty((n_tasks, n_units, n_units))
+    furthest_deviations = np.zeros(n_rows - 1)
     # Task by task: the differences of all draws of all tasks would take gigabytes.
     for task, task_draws in enumerate(draws):
         differences = task_draws[:, :, None] - task_draws[:, None, :]
-        errors[task] = differences[1:].std(axis=0)
+        standard_errors[task] = differences[1:].std(axis=0)
         # A difference without error is never off.
-        divisor = np.where(errors[task] > ROUNDING, errors[task], np.inf)
+        divisor = np.where(standard_errors[task] > ROUNDING, standard_errors[task], np.inf)
         distances = abs(differences[1:] - differences[0]) / divisor
-        furthest = np.maximum(furthest, distances.max(axis=(1, 2)))
-    return errors, furthest
+        furthest_deviations = np.maximum(furthest_deviations, distances.max(axis=(1, 2)))
+    return standard_errors, furthest_deviations
 
 
 def _is_above(draws: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Whether the score of the first unit is certainly above that of the second, (tasks, units,
-    units).
-    """
+    """Whether the first unit's score is significantly above the second's, (tasks, units, units)."""
     estimates = draws[:, 0]
     differences = estimates[:, :, None] - estimates[:, None, :]
     above: np.ndarray = differences > np.maximum(thresholds, ROUNDING)
@@ -278,10 +274,10 @@ def _rank_bounds(above: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _n_opposite(first_above: np.ndarray, second_above: np.ndarray) -> np.ndarray:
     """The least number of units of each task that are in a pair with opposite orders, (tasks,)."""
-    opposite = first_above & second_above.swapaxes(1, 2)
+    has_opposite_order = first_above & second_above.swapaxes(1, 2)
     n_matched = []
-    for pairs in opposite:
-        matching = maximum_bipartite_matching(csr_array(pairs | pairs.T))
+    for task_pairs in has_opposite_order:
+        matching = maximum_bipartite_matching(csr_array(task_pairs | task_pairs.T))
         n_matched.append((matching >= 0).sum())
     return -(-np.array(n_matched) // 2)
 
@@ -294,8 +290,7 @@ def _weights(n_samples: int) -> np.ndarray:
 def score_draws(
     sweeps: pa.Table, metric: str, context: Context, n_samples: int
 ) -> UnitScores | None:
-    """Scores of the units by one metric, from the sweeps of one base model and calibration, without
-    the outer layers.
+    """Scores of the units by one metric, from one base model's sweeps, without the outer layers.
 
     Several passes may have rows; the rows with values of the metric count. None if the metric was
     not measured, is undefined, or is not finite.
@@ -305,17 +300,17 @@ def score_draws(
     if first_column.null_count == len(first_column):
         return None
     is_current_model = pc.equal(sweeps["unit"], "none")
-    columns = from_table(sweeps.filter(pc.or_(pc.is_valid(first_column), is_current_model)))
-    if not columns.units:
+    sweep_columns = from_table(sweeps.filter(pc.or_(pc.is_valid(first_column), is_current_model)))
+    if not sweep_columns.units:
         return None
 
-    edge = EDGE if len(columns.units) >= 4 * EDGE else 0
-    inner_units = range(edge, len(columns.units) - edge)
-    weights = _weights(n_samples)[:, : columns.n_samples]
-    draws = rank_units(columns, metric, context, weights).draws[:, inner_units]
+    n_edge_layers = EDGE if len(sweep_columns.units) >= 4 * EDGE else 0
+    inner_units = range(n_edge_layers, len(sweep_columns.units) - n_edge_layers)
+    sample_weights = _weights(n_samples)[:, : sweep_columns.n_samples]
+    draws = rank_units(sweep_columns, metric, context, sample_weights).draws[:, inner_units]
     if not np.isfinite(draws).all():
         return None
-    return UnitScores([columns.units[index] for index in inner_units], draws)
+    return UnitScores([sweep_columns.units[index] for index in inner_units], draws)
 
 
 def comparison_rows(
@@ -324,25 +319,26 @@ def comparison_rows(
     first: str,
     others: Sequence[str],
 ) -> Iterator[Comparison]:
-    """Compare `first` with each of `others`, on every model and kind of unit where both distinguish
-    units.
+    """Compare `first` with each of `others`, wherever both distinguish units.
+
+    That is, for every model and kind of unit.
 
     `calibrations` are the rows of that table; a data set of sweeps is read calibration by
     calibration.
     """
-    scores = _paired_scores(calibrations, sweeps, first, others)
+    paired_scores = _paired_scores(calibrations, sweeps, first, others)
     kinds = list(KIND_PATTERNS)
     n_samples = {(row["model"], row["calibration"]): row["n_samples"] for row in calibrations}
     for model, kind, metric in sorted(
-        scores, key=lambda key: (key[0], kinds.index(key[1]), others.index(key[2]))
+        paired_scores, key=lambda key: (key[0], kinds.index(key[1]), others.index(key[2]))
     ):
-        pairs = scores[model, kind, metric]
-        fewest_samples = min(n_samples[model, calibration] for calibration in pairs)
-        first_draws = [first_scores for first_scores, _ in pairs.values()]
-        other_draws = [other_scores for _, other_scores in pairs.values()]
+        draws_by_calibration = paired_scores[model, kind, metric]
+        fewest_samples = min(n_samples[model, calibration] for calibration in draws_by_calibration)
+        first_draws = [first_scores for first_scores, _ in draws_by_calibration.values()]
+        other_draws = [other_scores for _, other_scores in draws_by_calibration.values()]
         agreement = compare_metrics(first_draws, other_draws, fewest_samples)
         if agreement.pearson:
-            yield Comparison(model, kind, metric, list(pairs), agreement)
+            yield Comparison(model, kind, metric, list(draws_by_calibration), agreement)
 
 
 def _paired_scores(
@@ -351,22 +347,23 @@ def _paired_scores(
     first: str,
     others: Sequence[str],
 ) -> dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]]:
-    """By model, kind of unit and other metric: by calibration the draws of `first` and of the other
-    metric.
+    """Draws of `first` and of another metric by calibration, for every pair of them.
+
+    The pairs have the model, the kind of unit and the other metric as their keys.
     """
-    scores: dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]] = {}
-    for calibration, kind, table in base_sweeps(calibrations, sweeps):
+    paired_scores: dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]] = {}
+    for calibration, kind, sweep_table in base_sweeps(calibrations, sweeps):
         context = Context.from_calibration(calibration)
-        first_scores = score_draws(table, first, context, calibration["n_samples"])
+        first_scores = score_draws(sweep_table, first, context, calibration["n_samples"])
         if first_scores is None:
             continue
         for metric in others:
-            other_scores = score_draws(table, metric, context, calibration["n_samples"])
+            other_scores = score_draws(sweep_table, metric, context, calibration["n_samples"])
             if other_scores and first_scores.units == other_scores.units:
                 key = (calibration["model"], kind, metric)
                 pair = (first_scores.draws, other_scores.draws)
-                scores.setdefault(key, {})[calibration["calibration"]] = pair
-    return scores
+                paired_scores.setdefault(key, {})[calibration["calibration"]] = pair
+    return paired_scores
 
 
 def reliabilities(
@@ -374,30 +371,32 @@ def reliabilities(
     sweeps: pa.Table | dataset.Dataset,
     metrics: Sequence[str],
 ) -> Iterator[MetricReliability]:
-    """The reliability of the ranking by every measured metric, on every calibration and kind of
-    unit.
-    """
-    for calibration, kind, table in base_sweeps(calibrations, sweeps):
+    """The reliability of every measured ranking: by metric, calibration and kind of unit."""
+    for calibration, kind, sweep_table in base_sweeps(calibrations, sweeps):
         context = Context.from_calibration(calibration)
         n_samples = calibration["n_samples"]
         for metric in metrics:
-            scores = score_draws(table, metric, context, n_samples)
-            value = ranking_reliability(scores.draws, n_samples) if scores else None
-            if scores and value:
-                yield MetricReliability(calibration, kind, metric, len(scores.units), value)
+            unit_scores = score_draws(sweep_table, metric, context, n_samples)
+            reliability = ranking_reliability(unit_scores.draws, n_samples) if unit_scores else None
+            if unit_scores and reliability:
+                yield MetricReliability(
+                    calibration, kind, metric, len(unit_scores.units), reliability
+                )
 
 
 def base_sweeps(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
 ) -> Iterator[BaseSweep]:
     """The sweeps of base models, read one by one; `calibrations` are the rows of that table."""
-    source = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
+    sweep_dataset = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
     is_base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
     for calibration in calibrations:
         is_model = dataset.field("model") == calibration["model"]
         is_calibration = dataset.field("calibration") == calibration["calibration"]
-        table = source.to_table(filter=is_base & is_model & is_calibration)
+        calibration_table = sweep_dataset.to_table(filter=is_base & is_model & is_calibration)
         for kind, pattern in KIND_PATTERNS.items():
-            is_kind = pc.match_substring_regex(table["unit"], pattern)
-            is_current_model = pc.equal(table["unit"], "none")
-            yield BaseSweep(calibration, kind, table.filter(pc.or_(is_kind, is_current_model)))
+            is_kind = pc.match_substring_regex(calibration_table["unit"], pattern)
+            is_current_model = pc.equal(calibration_table["unit"], "none")
+            yield BaseSweep(
+                calibration, kind, calibration_table.filter(pc.or_(is_kind, is_current_model))
+            )

@@ -1,5 +1,6 @@
-"""What a metric is: a class in a module of `lamina.relevance.metrics`. A new metric is a new class
-there, nothing else.
+"""What a metric is: a class in a module of `lamina.relevance.metrics`.
+
+A new metric is a new class there, nothing else.
 
 Its class attributes are literals, since the configuration reads them from the source and imports
 nothing of what computes numbers. The default of every method is that of a metric whose score is the
@@ -101,8 +102,7 @@ class Metric:
         return np.asarray(np.isinf(of_units).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-        """Losses of candidates on samples, (candidates, samples), from columns of `sweeps` of that
-        shape.
+        """Losses of candidates on samples, from columns of `sweeps`, all (candidates, samples).
 
         The candidate with the smallest mean loss is the metric's best one. `score` is `acc` or
         `acc_norm`.
@@ -120,5 +120,5 @@ def metric_named(name: str) -> Metric:
     metric_class: Any = next(
         value for value in vars(module).values() if getattr(value, "name", None) == name
     )
-    instance: Metric = metric_class()
-    return instance
+    metric_instance: Metric = metric_class()
+    return metric_instance

@@ -1,6 +1,4 @@
-"""The ranking of a sweep's units by one metric, and the rows of table `relevance` for several
-metrics.
-"""
+"""The ranking of a sweep's units by one metric, and the rows of table `relevance`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +7,7 @@ from typing import TypedDict
 import numpy as np
 import pyarrow as pa
 
+from lamina.models.units import parse_unit
 from lamina.relevance import protocol
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.statistics import bootstrap_weights
@@ -56,39 +55,39 @@ class RelevanceRow(TypedDict):
 
 
 def rank_units(
-    columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None
+    columns: Columns, metric: str, context: Context, sample_weights: np.ndarray | None = None
 ) -> Ranking:
     """Rank the units by `metric`.
 
-    weights: Bootstrap weights of the samples, (1 + draws, samples); by default the plain mean
-    alone.
+    sample_weights: Bootstrap weights of the samples, (1 + draws, samples); by default the plain
+    mean alone.
     """
-    if weights is None:
-        weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
+    if sample_weights is None:
+        sample_weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
     scorer = protocol.metric_named(metric)
 
-    undefined = scorer.undefined(columns, context)
-    if undefined is None:
-        draws = scorer.score(columns, weights, context)
+    undefined_reason = scorer.undefined(columns, context)
+    if undefined_reason is None:
+        draws = scorer.score(columns, sample_weights, context)
         # Equal scores must compare equal however their sums were rounded.
-        keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
-        return Ranking(draws, _ranks(columns, keys), None)
+        sort_keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
+        return Ranking(draws, _ranks(columns, sort_keys), None)
 
-    reason, substitute_keys = undefined
-    no_draws = np.full((len(weights), len(columns.units)), np.nan)
+    reason, substitute_keys = undefined_reason
+    no_draws = np.full((len(sample_weights), len(columns.units)), np.nan)
     ranks = None if substitute_keys is None else _ranks(columns, substitute_keys)
     return Ranking(no_draws, ranks, reason)
 
 
-def _ranks(columns: Columns, keys: np.ndarray) -> list[int]:
+def _ranks(columns: Columns, sort_keys: np.ndarray) -> list[int]:
     """Ranks from 1 by ascending keys, (units, keys); among equals the deeper unit comes first."""
-    layers = [_layer_index(unit) for unit in columns.units]
-    order = sorted(
-        range(len(layers)),
-        key=lambda index: (*keys[index], -layers[index]),
+    layer_indices = [parse_unit(unit)[0] for unit in columns.units]
+    removal_order = sorted(
+        range(len(layer_indices)),
+        key=lambda index: (*sort_keys[index], -layer_indices[index]),
     )
-    ranks = [0] * len(layers)
-    for rank, index in enumerate(order, 1):
+    ranks = [0] * len(layer_indices)
+    for rank, index in enumerate(removal_order, 1):
         ranks[index] = rank
     return ranks
 
@@ -104,78 +103,73 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
 def score_sweep(
     sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int
 ) -> list[RelevanceRow]:
-    """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep
-    measured.
+    """Rows of table `relevance` without its keys, for each of `metrics` that the sweep measured.
 
     A score that is not finite is null; its reason says on how many samples the removal gave no
     numbers.
     """
     columns = from_table(sweep)
-    weights = bootstrap_weights(columns.n_samples, seed)
-    rows: list[RelevanceRow] = []
+    sample_weights = bootstrap_weights(columns.n_samples, seed)
+    relevance_rows: list[RelevanceRow] = []
     for metric in metrics:
         if was_measured(columns, metric, context):
-            rows += _metric_rows(metric, columns, context, weights)
-    return rows
+            relevance_rows += _metric_rows(metric, columns, context, sample_weights)
+    return relevance_rows
 
 
 def _metric_rows(
-    metric: str, columns: Columns, context: Context, weights: np.ndarray
+    metric: str, columns: Columns, context: Context, sample_weights: np.ndarray
 ) -> list[RelevanceRow]:
     """Rows of all units by one metric."""
     scorer = protocol.metric_named(metric)
-    ranked = rank_units(columns, metric, context, weights)
-    scores = ranked.draws[0]
-    low, high = _interval(scorer, columns, context, ranked, weights, scores)
+    ranking = rank_units(columns, metric, context, sample_weights)
+    scores = ranking.draws[0]
+    ci_low, ci_high = _interval(scorer, columns, context, ranking, sample_weights, scores)
     n_not_finite = scorer.not_finite(columns)
 
-    rows: list[RelevanceRow] = []
+    relevance_rows: list[RelevanceRow] = []
     for index, unit in enumerate(columns.units):
+        layer_index, component = parse_unit(unit)
         has_score = bool(np.isfinite(scores[index]))
         n_seen = int(columns.seen[index + 1])
-        reason = ranked.reason
+        reason = ranking.reason
         if not reason and not has_score and n_not_finite[index]:
             reason = f"{n_not_finite[index]} of {n_seen} samples not finite"
-        rows.append(
+        relevance_rows.append(
             {
                 "metric": metric,
                 "unit": unit,
-                "layer": _layer_index(unit),
-                "component": unit.partition(".")[2] or "layer",
+                "layer": layer_index,
+                "component": component,
                 "score": _finite(scores[index]),
-                "ci_low": _finite(low[index]) if has_score else None,
-                "ci_high": _finite(high[index]) if has_score else None,
+                "ci_low": _finite(ci_low[index]) if has_score else None,
+                "ci_high": _finite(ci_high[index]) if has_score else None,
                 "n_samples": 0 if scorer.pass_ == "weights" else n_seen,
                 "n_not_finite": int(n_not_finite[index]),
-                "rank": ranked.ranks[index] if ranked.ranks else None,
+                "rank": ranking.ranks[index] if ranking.ranks else None,
                 "reason": reason,
             }
         )
-    return rows
+    return relevance_rows
 
 
 def _interval(
     scorer: protocol.Metric,
     columns: Columns,
     context: Context,
-    ranked: Ranking,
-    weights: np.ndarray,
+    ranking: Ranking,
+    sample_weights: np.ndarray,
     scores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """95 % interval of each score, (units,) each, which holds the score.
 
     The score itself if no sample is behind it.
     """
-    if ranked.reason is not None or scorer.pass_ == "weights":
+    if ranking.reason is not None or scorer.pass_ == "weights":
         return scores, scores
     with np.errstate(all="ignore"):
-        low, high = scorer.interval(columns, context, ranked.draws, weights)
-        return np.minimum(low, scores), np.maximum(high, scores)
-
-
-def _layer_index(unit: str) -> int:
-    """Layer of a unit such as `12` or `12.mlp`."""
-    return int(unit.split(".")[0])
+        ci_low, ci_high = scorer.interval(columns, context, ranking.draws, sample_weights)
+        return np.minimum(ci_low, scores), np.maximum(ci_high, scores)
 
 
 def _finite(value: float) -> float | None:

@@ -1,5 +1,4 @@
-"""The number of samples that a ranking needs: how alike two calibrations of a size rank units, if
-they share no sample.
+"""How many samples a ranking needs: how alike two disjoint calibrations rank units, by size.
 
 Both are drawn from one sweep, which holds every sample: no pass is run again.
 """
@@ -20,9 +19,7 @@ SMALLEST_SIZE = 32
 
 
 def calibration_sizes(n_samples: int) -> list[int]:
-    """32, 64 … and half of the samples, the largest size of two calibrations without a common
-    sample.
-    """
+    """32, 64 … and half of the samples: the largest size of two disjoint calibrations."""
     largest_size = n_samples // 2
     if largest_size < SMALLEST_SIZE:
         return []
@@ -38,48 +35,44 @@ def calibration_sizes(n_samples: int) -> list[int]:
     maxsize=1
 )  # all metrics of a calibration, and others with as many samples, ask for the same
 def disjoint_weights(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
-    """For each size the weights of the samples in drawn pairs of calibrations, (2 * N_PAIRS,
-    samples).
+    """For each size, sample weights of drawn pairs of calibrations, (2 * N_PAIRS, samples).
 
     The two calibrations of a pair are neighbouring rows.
     """
     generator = np.random.default_rng(seed)
     weights_by_size: list[tuple[int, np.ndarray]] = []
     for size in calibration_sizes(n_samples):
-        weights = np.zeros((2 * N_PAIRS, n_samples))
+        pair_weights = np.zeros((2 * N_PAIRS, n_samples))
         for pair in range(N_PAIRS):
-            order = generator.permutation(n_samples)
-            weights[2 * pair, order[:size]] = 1 / size
-            weights[2 * pair + 1, order[size : 2 * size]] = 1 / size
-        weights_by_size.append((size, weights))
+            sample_order = generator.permutation(n_samples)
+            pair_weights[2 * pair, sample_order[:size]] = 1 / size
+            pair_weights[2 * pair + 1, sample_order[size : 2 * size]] = 1 / size
+        weights_by_size.append((size, pair_weights))
     return weights_by_size
 
 
 def ranking_stability(
     columns: Columns, metric: str, context: Context, seed: int = 0
 ) -> Iterator[tuple[int, Interval]]:
-    """Each size of two disjoint calibrations, and Spearman's correlation over units of their
-    scores.
+    """For each size, Spearman's correlation over units of two disjoint calibrations' scores.
 
     The correlation is the median of the drawn pairs, with the ends between which 95 % of them lie.
     A pair is left out if one of its calibrations is at chance or gives all units the same score.
     Nothing is yielded where the sweep of the base model has too few samples, or the metric is
     undefined.
     """
-    for size, weights in disjoint_weights(columns.n_samples, seed):
-        scores = rank_units(columns, metric, context, weights).draws
-        if not np.isfinite(scores).any():
+    for size, pair_weights in disjoint_weights(columns.n_samples, seed):
+        score_draws = rank_units(columns, metric, context, pair_weights).draws
+        if not np.isfinite(score_draws).any():
             return
-        correlations = _pair_correlations(scores)
+        correlations = _pair_correlations(score_draws)
         if np.isfinite(correlations).any():
-            median, low, high = np.nanpercentile(correlations, [50, 2.5, 97.5]).tolist()
-            yield size, (median, low, high)
+            median, ci_low, ci_high = np.nanpercentile(correlations, [50, 2.5, 97.5]).tolist()
+            yield size, (median, ci_low, ci_high)
 
 
 def _pair_correlations(scores: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each pair of neighbouring rows, of (2 * pairs, units), whose scores
-    are all finite.
-    """
+    """Spearman's correlation of neighbouring rows of (2 * pairs, units) with finite scores."""
     has_scores = np.isfinite(scores).all(axis=-1)
     both_have_scores = has_scores.reshape(-1, 2).all(axis=-1)
     return rank_correlation(scores[0::2], scores[1::2])[both_have_scores]

@@ -43,7 +43,7 @@ class EstimateRow(TypedDict):
     n_samples: int
 
 
-def bootstrap_weights(n_samples: int, seed: int, draws: int = N_DRAWS) -> np.ndarray:
+def bootstrap_weights(n_samples: int, seed: int, n_draws: int = N_DRAWS) -> np.ndarray:
     """Weights of a paired bootstrap over samples, (1 + draws, n_samples).
 
     The first row is the plain mean.
@@ -53,8 +53,8 @@ def bootstrap_weights(n_samples: int, seed: int, draws: int = N_DRAWS) -> np.nda
     """
     generator = np.random.default_rng(seed)
     uniform = np.full(n_samples, 1 / n_samples)
-    counts = generator.multinomial(n_samples, uniform, size=draws)
-    return np.vstack([np.ones(n_samples), counts]) / n_samples
+    draw_counts = generator.multinomial(n_samples, uniform, size=n_draws)
+    return np.vstack([np.ones(n_samples), draw_counts]) / n_samples
 
 
 def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
@@ -76,8 +76,8 @@ def percentile_tail(n_samples: int) -> float:
     """
     if n_samples < 2:
         return 0.0
-    widening = np.sqrt(n_samples / (n_samples - 1))
-    return float(ndtr(widening * stdtrit(n_samples - 1, TAIL)))
+    widening_factor = np.sqrt(n_samples / (n_samples - 1))
+    return float(ndtr(widening_factor * stdtrit(n_samples - 1, TAIL)))
 
 
 def percentile_interval(draws: np.ndarray, n_samples: int | None = None) -> IntervalEnds:
@@ -87,20 +87,20 @@ def percentile_interval(draws: np.ndarray, n_samples: int | None = None) -> Inte
     `percentile_tail`.
     """
     if n_samples == 1:
-        unknown = np.full(draws.shape[1:], np.nan)
-        return unknown, unknown.copy()
+        unknown_ends = np.full(draws.shape[1:], np.nan)
+        return unknown_ends, unknown_ends.copy()
     tail_percent = 100 * (percentile_tail(n_samples) if n_samples else TAIL)
-    low, high = np.nanpercentile(draws, [tail_percent, 100 - tail_percent], axis=0)
-    return low, high
+    ci_low, ci_high = np.nanpercentile(draws, [tail_percent, 100 - tail_percent], axis=0)
+    return ci_low, ci_high
 
 
 def studentised_interval(
-    draws: np.ndarray, errors: np.ndarray, skewness: np.ndarray, n_samples: np.ndarray
+    draws: np.ndarray, standard_errors: np.ndarray, skewness: np.ndarray, n_samples: np.ndarray
 ) -> IntervalEnds:
     """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
 
-    draws, errors: Bootstrap draws and their standard errors, (1 + draws, units); the first row is
-        the estimate.
+    draws, standard_errors: Bootstrap draws and their standard errors, (1 + draws, units); the first
+        row is the estimate.
     skewness: That of each mean, (units,), which `columns.mean_skewness` estimates.
     n_samples: The number of samples of each unit, (units,). Units with fewer than `MIN_SAMPLES` get
         NaN.
@@ -108,18 +108,18 @@ def studentised_interval(
     The largest losses are the rarest, and the samples may lack them. So on the side of the long
     tail the interval reaches further, the more skewed the samples are (`skewed_tail`).
     """
-    deviations = _studentised_deviations(draws, errors)
-    low = np.full(len(n_samples), np.nan)
-    high = np.full(len(n_samples), np.nan)
+    deviations = _studentised_deviations(draws, standard_errors)
+    ci_low = np.full(len(n_samples), np.nan)
+    ci_high = np.full(len(n_samples), np.nan)
 
     for unit in np.flatnonzero(n_samples >= MIN_SAMPLES):
         # A draw without the rare large losses lies too low, and tells how far above the estimate
         # the mean may be.
         lower_tail = 100 * skewed_tail(-skewness[unit])
         upper_tail = 100 * skewed_tail(skewness[unit])
-        extremes = np.nanpercentile(deviations[:, unit], [100 - lower_tail, upper_tail])
-        low[unit], high[unit] = draws[0, unit] - extremes * errors[0, unit]
-    return low, high
+        extreme_deviations = np.nanpercentile(deviations[:, unit], [100 - lower_tail, upper_tail])
+        ci_low[unit], ci_high[unit] = draws[0, unit] - extreme_deviations * standard_errors[0, unit]
+    return ci_low, ci_high
 
 
 def skewed_tail(skewness: float) -> float:
@@ -132,16 +132,16 @@ def skewed_tail(skewness: float) -> float:
     return float(np.interp(skewness, [0.1, 0.3], [TAIL, TAIL / 10]))
 
 
-def _studentised_deviations(draws: np.ndarray, errors: np.ndarray) -> np.ndarray:
+def _studentised_deviations(draws: np.ndarray, standard_errors: np.ndarray) -> np.ndarray:
     """Deviation of each draw from the estimate in its own standard errors, (draws, units).
 
     NaN without an error.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        deviations = (draws[1:] - draws[0]) / errors[1:]
+        deviations = (draws[1:] - draws[0]) / standard_errors[1:]
 
     # The error of a draw whose samples are all alike is only that of rounding.
-    has_error = errors[1:] > 1e-6 * errors[0]
+    has_error = standard_errors[1:] > 1e-6 * standard_errors[0]
     deviations = np.where(np.isfinite(deviations) & has_error, deviations, np.nan)
 
     all_samples_alike = np.isnan(deviations).all(axis=0)
@@ -149,14 +149,15 @@ def _studentised_deviations(draws: np.ndarray, errors: np.ndarray) -> np.ndarray
 
 
 def jeffreys_interval(n_successes: np.ndarray, n_trials: np.ndarray) -> IntervalEnds:
-    """95 % interval of proportions by Jeffreys, also wide for 0 of n and n of n [Brown, Cai and
-    DasGupta 2001].
+    """95 % interval of proportions by Jeffreys [Brown, Cai and DasGupta 2001].
+
+    It is also wide for 0 of n and n of n.
     """
     alpha = n_successes + 0.5
     beta = n_trials - n_successes + 0.5
-    low = betaincinv(alpha, beta, TAIL)
-    high = betaincinv(alpha, beta, 1 - TAIL)
-    return np.where(n_successes <= 0, 0.0, low), np.where(n_successes >= n_trials, 1.0, high)
+    ci_low = betaincinv(alpha, beta, TAIL)
+    ci_high = betaincinv(alpha, beta, 1 - TAIL)
+    return np.where(n_successes <= 0, 0.0, ci_low), np.where(n_successes >= n_trials, 1.0, ci_high)
 
 
 def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
@@ -166,50 +167,55 @@ def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
     middle = (proportion + shift / 2) / (1 + shift)
     variance = proportion * (1 - proportion) / n_trials + shift / (4 * n_trials)
     half_width = Z95 * np.sqrt(variance) / (1 + shift)
-    high = middle + half_width
+    ci_high = middle + half_width
 
     # Both ends solve one quadratic equation. Their product gives the lower one without a difference
     # of near equals, which would put a model that is never right above a chance of next to nothing.
-    low = proportion * proportion / (1 + shift) / high
-    return float(low), float(high)
+    ci_low = proportion * proportion / (1 + shift) / ci_high
+    return float(ci_low), float(ci_high)
 
 
-def bootstrap_ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[EstimateRow]:
+def bootstrap_ratios(
+    numerators: np.ndarray, denominators: np.ndarray, document_of_sample: ArrayLike
+) -> list[EstimateRow]:
     """Estimates and intervals of sum / number of each measure, bootstrapped over documents.
 
     None without samples.
 
-    sums: What each sample adds to the numerator of each measure, (samples, measures).
-    numbers: What each sample adds to their common denominator, (samples,); samples of 0 are left
-        out.
-    copies: The document of each sample, (samples,).
+    numerators: What each sample adds to the numerator of each measure, (samples, measures).
+    denominators: What each sample adds to their common denominator, (samples,); samples of 0 are
+        left out.
+    document_of_sample: The document of each sample, (samples,).
     """
-    counts = numbers > 0
-    n_samples = int(counts.sum())
+    is_counted = denominators > 0
+    n_samples = int(is_counted.sum())
     if not n_samples:
         return []
-    _, documents = np.unique(np.asarray(copies)[counts], return_inverse=True)
-    weights = document_weights(documents, seed=0)
-    draws = (weights @ sums[counts]) / (weights @ numbers[counts])[:, None]
-    return interval_rows(draws, 1 + int(documents.max()), n_samples)
+    _, counted_documents = np.unique(
+        np.asarray(document_of_sample)[is_counted], return_inverse=True
+    )
+    weights = document_weights(counted_documents, seed=0)
+    draws = (weights @ numerators[is_counted]) / (weights @ denominators[is_counted])[:, None]
+    return interval_rows(draws, 1 + int(counted_documents.max()), n_samples)
 
 
-def interval_rows(draws: np.ndarray, documents: int, samples: int) -> list[EstimateRow]:
-    """Estimates and intervals of measures from draws over so many `documents` with so many
-    `samples` in all.
+def interval_rows(draws: np.ndarray, n_documents: int, n_samples: int) -> list[EstimateRow]:
+    """Estimates and intervals of measures from draws over documents.
+
+    n_documents, n_samples: How many there are.
 
     draws: (1 + draws, measures); the first row is the estimate.
     """
-    low, high = percentile_interval(draws[1:])
-    has_interval = documents > 1
-    rows: list[EstimateRow] = []
+    ci_low, ci_high = percentile_interval(draws[1:])
+    has_interval = n_documents > 1
+    estimate_rows: list[EstimateRow] = []
     for measure, value in enumerate(draws[0]):
-        rows.append(
+        estimate_rows.append(
             {
                 "value": float(value),
-                "ci_low": float(low[measure]) if has_interval else None,
-                "ci_high": float(high[measure]) if has_interval else None,
-                "n_samples": samples,
+                "ci_low": float(ci_low[measure]) if has_interval else None,
+                "ci_high": float(ci_high[measure]) if has_interval else None,
+                "n_samples": n_samples,
             }
         )
-    return rows
+    return estimate_rows

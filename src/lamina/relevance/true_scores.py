@@ -1,5 +1,6 @@
-"""Correlations and variances of true scores, which infinitely many samples would give, from the
-scores of some samples.
+"""Correlations and variances of true scores, which infinitely many samples would give.
+
+They are estimated from the scores of some samples.
 
 Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the
 percentiles of drawn correlations are too low. What it adds to sums of squares and of products, in
@@ -96,33 +97,35 @@ def true_correlation(
     if _are_identical(first, second):
         return 1.0, 1.0, 1.0
 
-    widening = np.sqrt(n_samples / max(n_samples - 1, 1))
-    first_noise = widening * (first[1 : N_TRIAL_DRAWS + 1] - first[0])
-    second_noise = widening * (second[1 : N_TRIAL_DRAWS + 1] - second[0])
+    widening_factor = np.sqrt(n_samples / max(n_samples - 1, 1))
+    first_noise = widening_factor * (first[1 : N_TRIAL_DRAWS + 1] - first[0])
+    second_noise = widening_factor * (second[1 : N_TRIAL_DRAWS + 1] - second[0])
     construction = _ScoreConstruction.around(first[0], second[0], first_noise, second_noise)
     measure = rank_correlation if ranked else pearson_correlation
     tail_percent = 100 * TAIL / (2 if ranked else 1)
 
     true_values: list[float] = []
     drawn_quantiles: list[np.ndarray] = []
-    for tried in TRIED_CORRELATIONS:
-        first_true, second_true = construction.with_correlation(tried)
-        true_values.append(float(measure(first_true, second_true)) if ranked else tried)
-        drawn = measure(first_true + first_noise, second_true + second_noise)
-        drawn_quantiles.append(np.nanpercentile(drawn, [50, 100 - tail_percent, tail_percent]))
+    for tried_correlation in TRIED_CORRELATIONS:
+        first_true, second_true = construction.with_correlation(tried_correlation)
+        true_values.append(float(measure(first_true, second_true)) if ranked else tried_correlation)
+        drawn_correlations = measure(first_true + first_noise, second_true + second_noise)
+        drawn_quantiles.append(
+            np.nanpercentile(drawn_correlations, [50, 100 - tail_percent, tail_percent])
+        )
 
-    measured = float(measure(first[0], second[0]))
+    measured_value = float(measure(first[0], second[0]))
     rising_values = np.maximum.accumulate(true_values)
     rising_quantiles = np.maximum.accumulate(np.array(drawn_quantiles), axis=0).T
-    estimate, low, high = (
-        float(np.interp(measured, quantiles, rising_values)) for quantiles in rising_quantiles
+    estimated_value, ci_low, ci_high = (
+        float(np.interp(measured_value, quantiles, rising_values)) for quantiles in rising_quantiles
     )
     if ranked:
         without_noise = measure(first[0] - first_noise, second[0] - second_noise)
-        ends = np.nanpercentile(without_noise, [100 * TAIL, 100 - 100 * TAIL])
-        low = min(low, float(ends[0]))
-        high = max(high, float(ends[1]))
-    return estimate, low, high
+        noise_free_ends = np.nanpercentile(without_noise, [100 * TAIL, 100 - 100 * TAIL])
+        ci_low = min(ci_low, float(noise_free_ends[0]))
+        ci_high = max(ci_high, float(noise_free_ends[1]))
+    return estimated_value, ci_low, ci_high
 
 
 def _is_constant(scores: np.ndarray) -> bool:
@@ -132,13 +135,11 @@ def _is_constant(scores: np.ndarray) -> bool:
 
 
 def _are_identical(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether both sides are one and the same scores, up to their unit: every draw correlates
-    perfectly.
-    """
-    drawn = pearson_correlation(first, second)
+    """Whether both sides are the same scores, up to a unit: every draw correlates perfectly."""
+    drawn_correlations = pearson_correlation(first, second)
     # A draw without any difference between units has no correlation.
-    has_correlation = ~np.isnan(drawn)
-    return np.allclose(drawn[has_correlation], 1, atol=ROUNDING)
+    has_correlation = ~np.isnan(drawn_correlations)
+    return np.allclose(drawn_correlations[has_correlation], 1, atol=ROUNDING)
 
 
 class _ScoreConstruction(NamedTuple):
@@ -163,9 +164,7 @@ class _ScoreConstruction(NamedTuple):
         first_noise: np.ndarray,
         second_noise: np.ndarray,
     ) -> "_ScoreConstruction":
-        """Around measured scores, (pairs,) each, and the noise of their draws, (draws, pairs)
-        each.
-        """
+        """Around measured scores, (pairs,), and the noise of their draws, (draws, pairs)."""
         first_centred = first - first.mean()
         second_centred = second - second.mean()
         first_square = (first_centred**2).sum()
@@ -183,15 +182,15 @@ class _ScoreConstruction(NamedTuple):
 
     def with_correlation(self, tried: float) -> tuple[np.ndarray, np.ndarray]:
         """Centred true scores of both sides, (pairs,) each, with Pearson's correlation `tried`."""
-        same = np.sqrt((1 + tried) / 2) * self.along
-        opposite = np.sqrt((1 - tried) / 2) * self.across
-        return self.first_size * (same + opposite), self.second_size * (same - opposite)
+        shared_part = np.sqrt((1 + tried) / 2) * self.along
+        opposite_part = np.sqrt((1 - tried) / 2) * self.across
+        return self.first_size * (shared_part + opposite_part), self.second_size * (
+            shared_part - opposite_part
+        )
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
-    """A sum of squares over the last axis less the mean sum that noise, (draws, pairs), adds to
-    it.
-    """
+    """A sum of squares over the last axis less what noise, (draws, pairs), adds on average."""
     centred_noise = noise - noise.mean(axis=-1, keepdims=True)
     noise_square = (centred_noise**2).sum(axis=-1).mean()
     return float(max(square - noise_square, LEAST_SHARE * square))
@@ -214,8 +213,9 @@ def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
 def true_variance_ratio(
     first: np.ndarray, second: np.ndarray, n_samples: int
 ) -> tuple[Interval | None, np.ndarray, np.ndarray]:
-    """Ratio of the variances across tasks of standardised true scores, first metric by second, and
-    both variances.
+    """Ratio of variances across tasks of standardised true scores, and both variances.
+
+    The ratio is that of the first metric to the second.
 
     first, second: Paired draws of both metrics, (tasks, 1 + draws, units).
 
@@ -226,15 +226,19 @@ def true_variance_ratio(
     draw, one size gives the measured variance. The true variances of these sizes, draw by draw,
     give the distribution of the ratio.
     """
-    widening = np.sqrt(n_samples / max(n_samples - 1, 1))
-    first_log_shares, first_variances = _variance_shares(first, widening)
-    second_log_shares, second_variances = _variance_shares(second, widening)
+    widening_factor = np.sqrt(n_samples / max(n_samples - 1, 1))
+    first_log_shares, first_variances = _variance_shares(first, widening_factor)
+    second_log_shares, second_variances = _variance_shares(second, widening_factor)
     if first_log_shares is None or second_log_shares is None:
         return None, first_variances, second_variances
     percentiles = [100 * TAIL, 50, 100 - 100 * TAIL]
     log_ratios = first_log_shares - second_log_shares
-    low, estimate, high = np.exp(np.percentile(log_ratios, percentiles))
-    return (float(estimate), float(low), float(high)), first_variances, second_variances
+    ci_low, estimated_ratio, ci_high = np.exp(np.percentile(log_ratios, percentiles))
+    return (
+        (float(estimated_ratio), float(ci_low), float(ci_high)),
+        first_variances,
+        second_variances,
+    )
 
 
 def _variance_shares(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, np.ndarray]:
@@ -245,57 +249,59 @@ def _variance_shares(scores: np.ndarray, widening: float) -> tuple[np.ndarray | 
     Returns the logarithm of the share under the noise of each draw, (draws,), and the part of each
     unit, (units,). The logarithms are None if units vary across tasks only by rounding.
     """
-    estimate = scores[:, 0]
-    unit_means = estimate.mean(axis=0)
-    within = estimate - unit_means
-    between = unit_means - unit_means.mean()
-    measured_within = (within**2).mean()
-    measured_between = (between**2).mean()
+    estimated_scores = scores[:, 0]
+    unit_means = estimated_scores.mean(axis=0)
+    within_units = estimated_scores - unit_means
+    between_units = unit_means - unit_means.mean()
+    measured_within = (within_units**2).mean()
+    measured_between = (between_units**2).mean()
 
-    noise = widening * (scores[:, 1:] - scores[:, :1])
-    noise_means = noise.mean(axis=0)
-    noise_within = noise - noise_means
+    draw_noise = widening * (scores[:, 1:] - scores[:, :1])
+    noise_means = draw_noise.mean(axis=0)
+    noise_within = draw_noise - noise_means
     noise_between = noise_means - noise_means.mean(axis=-1, keepdims=True)
     added_between = (noise_between**2).mean(axis=-1).mean()
 
-    true_within = (within**2).mean(axis=0) - (noise_within**2).mean(axis=(0, 1))
+    true_within = (within_units**2).mean(axis=0) - (noise_within**2).mean(axis=(0, 1))
     true_between = max(measured_between - added_between, LEAST_SHARE * measured_between)
-    total = max(true_within.mean(), LEAST_SHARE * measured_within) + true_between
-    unit_shares = np.maximum(true_within, 0) / total if total > 0 else true_within
+    total_variance = max(true_within.mean(), LEAST_SHARE * measured_within) + true_between
+    unit_shares = np.maximum(true_within, 0) / total_variance if total_variance > 0 else true_within
     if measured_within <= ROUNDING * (measured_within + measured_between):
         return None, unit_shares
 
-    log_shares = _drawn_log_shares(within, between, noise_within, noise_between, true_between)
+    log_shares = _drawn_log_shares(
+        within_units, between_units, noise_within, noise_between, true_between
+    )
     return log_shares, unit_shares
 
 
 def _drawn_log_shares(
-    within: np.ndarray,
-    between: np.ndarray,
+    within_units: np.ndarray,
+    between_units: np.ndarray,
     noise_within: np.ndarray,
     noise_between: np.ndarray,
     true_between: float,
 ) -> np.ndarray:
     """Logarithm of the true share within units, under the noise of each draw, (draws,).
 
-    within: Deviations of the scores of each task from the units' means, (tasks, units).
-    between: Deviations of the units' means, (units,).
+    within_units: Deviations of the scores of each task from the units' means, (tasks, units).
+    between_units: Deviations of the units' means, (units,).
     noise_within, noise_between: The same of the draws' noise, (tasks, draws, units) and (draws,
         units).
     true_between: Variance between units without noise.
 
-    Of the sizes that are tried for the differences within units, it is the one that has the measured
-    share once the draw's noise is added: squares, noise, and twice the products.
+    Of the sizes that are tried for the differences within units, it is the one that has the
+    measured share once the draw's noise is added: squares, noise, and twice the products.
     """
-    measured_within = (within**2).mean()
-    measured_between = (between**2).mean()
-    sizes = TRIED_SIZES[:, None]
-    products_within = (within[:, None] * noise_within).mean(axis=(0, 2))
-    drawn_within = sizes**2 * measured_within + (noise_within**2).mean(axis=(0, 2))
-    drawn_within = drawn_within + 2 * sizes * products_within
+    measured_within = (within_units**2).mean()
+    measured_between = (between_units**2).mean()
+    tried_sizes = TRIED_SIZES[:, None]
+    products_within = (within_units[:, None] * noise_within).mean(axis=(0, 2))
+    drawn_within = tried_sizes**2 * measured_within + (noise_within**2).mean(axis=(0, 2))
+    drawn_within = drawn_within + 2 * tried_sizes * products_within
 
     shrinkage = np.sqrt(true_between / measured_between) if measured_between > 0 else 0.0
-    products_between = (between * noise_between).mean(axis=-1)
+    products_between = (between_units * noise_between).mean(axis=-1)
     added_between = (noise_between**2).mean(axis=-1)
     drawn_between = true_between + 2 * shrinkage * products_between + added_between
     with np.errstate(divide="ignore"):
@@ -348,8 +354,9 @@ def ranking_reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
 def _ranking_agreements(
     true_scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """Mean correlation of two rankings of each set of true scores, (N_TRUTHS, units), under drawn
-    noise, (N_TRUTHS,).
+    """Mean correlation of two rankings of each set of true scores under noise, (N_TRUTHS,).
+
+    The true scores are (N_TRUTHS, units).
     """
     shape = (N_TRUTHS, N_PAIRS)
     first_noise = noise[generator.integers(0, len(noise), shape)]
@@ -382,8 +389,9 @@ def shrink_scores(
 def deconvolve_scores(
     scores: np.ndarray, noise: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """True scores, (N_TRUTHS, units), from the likeliest distribution on the measured ones [Kiefer
-    and Wolfowitz 1956].
+    """True scores, (N_TRUTHS, units), from their likeliest distribution.
+
+    It lies on the measured scores [Kiefer and Wolfowitz 1956].
 
     scores, noise: Centred scores, (units,), and the noise of draws, (draws, units).
 

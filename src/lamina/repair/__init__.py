@@ -1,8 +1,8 @@
-"""Repairs of a pruned model: what the removed layers did is put back, as far as a formula can.
+"""Repairs of a pruned model: what the removed layers did is restored, as far as a formula can.
 
-    request = fitting.request(plans, depth, options)            # runs of removed units to repair
-    groups = fitting.fit(model, request, calibrations, weights, seed)
-    tensors, rows = fitting.record(request, groups, name)       # patch file, table `patches`
+    request = fitting.sort_plans(plans, depth, options)         # runs of removed units to repair
+    groups = fitting.fit_plans(model, request, calibrations, weights, seed)
+    tensors, rows = fitting.record_fits(request, groups, name)  # patch file, table `patches`
 
 `methods` has one module for each repair; `protocol` says what such a module must contain. `fitting`
 collects the statistics of all runs in one pass, fits each run, and measures three things: the

@@ -88,20 +88,27 @@ def measure_patches(
     sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
-    tokens: int = TOKENS,
+    token_budget: int = TOKENS,
     run: taps.Run = taps.run_sequences,
 ) -> dict[Boundary, TokenErrors]:
     """The errors of each patch's stream, on the held-out samples and some of the others.
 
     patches: Those fitted without the held-out samples of the same `seed`.
-    tokens: Token budget of a batch.
+    token_budget: Token budget of a batch.
     run: The pass that gives the streams.
     """
     heldout_samples, fit_samples = _draw_samples(sources, seed)
-    errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
-    boundaries = [position for boundary in patches for position in boundary]
-    run(model, errors.sequences, boundaries, errors.add_batch, min(tokens, errors.chunk_rows), ())
-    return errors.columns()
+    stream_errors = _StreamErrors(model, heldout_samples, fit_samples, patches)
+    positions = [position for boundary in patches for position in boundary]
+    run(
+        model,
+        stream_errors.sequences,
+        positions,
+        stream_errors.add_batch,
+        min(token_budget, stream_errors.chunk_rows),
+        (),
+    )
+    return stream_errors.columns()
 
 
 def _draw_samples(
@@ -150,7 +157,7 @@ class _StreamErrors:
         """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
         # Memory must run out before anything is added: X, Y, both errors, products and copies.
         n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
-        reserve_sums(n_rows, self.channels, count=8, on=self.device)
+        reserve_sums(n_rows, self.channels, count=8, device=self.device)
 
         sample_indices = torch.tensor(batch.samples, device=self.device)
         index_of_token = sample_indices[:, None].expand(batch.real.shape)
@@ -159,7 +166,7 @@ class _StreamErrors:
             # One patch at a time: in float64 all of them take as much as the sums of their fit.
             float64_patch = patch.to(self.device, torch.float64)
             chunks = iterate_token_rows(
-                streams[start], streams[end], index_of_token, wanted=batch.real
+                streams[start], streams[end], index_of_token, is_wanted=batch.real
             )
             for x, y, float_indices in chunks:
                 self._add_tokens(self.sums[boundary], float64_patch, x, y, float_indices.long())
@@ -173,17 +180,23 @@ class _StreamErrors:
         sample_indices: torch.Tensor,
     ) -> None:
         """Add some tokens: X and Y (tokens, C), and the sample of each (tokens,)."""
-        groups = (sample_indices >= self.n_heldout).long()
-        weights = self.sample_weights[sample_indices]
+        token_groups = (sample_indices >= self.n_heldout).long()
+        token_weights = self.sample_weights[sample_indices]
         error_before = y - x
         error_after = y - patch.repaired(x)
 
-        sums.token_weight.index_add_(0, groups, weights)
-        sums.absolute_before.index_add_(0, groups, weights[:, None] * error_before.abs())
-        sums.absolute_after.index_add_(0, groups, weights[:, None] * error_after.abs())
-        sums.squared_before.index_add_(0, sample_indices, weights * error_before.square().sum(1))
-        sums.squared_after.index_add_(0, sample_indices, weights * error_after.square().sum(1))
-        sums.squared_output.index_add_(0, sample_indices, weights * y.square().sum(1))
+        sums.token_weight.index_add_(0, token_groups, token_weights)
+        sums.absolute_before.index_add_(
+            0, token_groups, token_weights[:, None] * error_before.abs()
+        )
+        sums.absolute_after.index_add_(0, token_groups, token_weights[:, None] * error_after.abs())
+        sums.squared_before.index_add_(
+            0, sample_indices, token_weights * error_before.square().sum(1)
+        )
+        sums.squared_after.index_add_(
+            0, sample_indices, token_weights * error_after.square().sum(1)
+        )
+        sums.squared_output.index_add_(0, sample_indices, token_weights * y.square().sum(1))
 
     def columns(self) -> dict[Boundary, TokenErrors]:
         """The errors at each boundary over all batches."""

@@ -1,8 +1,7 @@
 """One repair, fitted for the plans of a selector at several sizes, and the rows of table `patches`.
 
-request = fitting.request(plans, depth, options)
-groups = fitting.fit(model, request, calibrations, weights, seed)
-tensors, rows = fitting.record(request, groups, name)
+`sort_plans` finds the runs to repair, `fit_plans` fits them, and `record_fits` gives the tensors of
+the patch file and the rows.
 """
 
 import logging
@@ -57,15 +56,10 @@ class FitRequest:
     @property
     def reasons(self) -> dict[int, str]:
         """Why plans have no repair, by size: what is wrong with the first run that is refused."""
-        reasons: dict[int, str] = {}
+        reason_by_size: dict[int, str] = {}
         for refusal in reversed(self.refusals):
-            reasons[refusal.plan["removed"]] = refusal.reason
-        return reasons
-
-    def all_boundaries(self) -> list[Boundary]:
-        """The runs of all plans, in order, each once."""
-        boundaries: set[Boundary] = set()
-        return sorted(boundaries.union(*self.boundaries.values()))
+            reason_by_size[refusal.plan["removed"]] = refusal.reason
+        return reason_by_size
 
 
 @dataclass(frozen=True)
@@ -148,10 +142,13 @@ class _Fitter:
     def fit_all_runs(self, sources: Sequence[Source]) -> FittedGroup:
         """Fit the runs of all plans on the statistics of one pass."""
         options = self.request.options
-        boundaries = self.request.all_boundaries()
-        collected = self.method.collect(self.model, sources, boundaries, options, self.seed)
+        boundaries = protocol.unite_boundaries(self.request.boundaries.values())
+        collected_statistics = self.method.collect(
+            self.model, sources, boundaries, options, self.seed
+        )
         fits = {
-            boundary: self.method.fit(statistics, options) for boundary, statistics in collected
+            boundary: self.method.fit(statistics, options)
+            for boundary, statistics in collected_statistics
         }
         boundary_columns = self._boundary_columns(sources, fits)
         plan_columns: dict[int, Columns] = {size: {} for size in self.request.plans}
@@ -215,14 +212,14 @@ class _Fitter:
                 self.model, sources, validated_patches, self.seed, run=run
             )
 
-        columns: dict[Boundary, Columns] = {}
+        columns_by_boundary: dict[Boundary, Columns] = {}
         for boundary, fit in fits.items():
-            columns[boundary] = dict(fit.facts)
+            columns_by_boundary[boundary] = dict(fit.facts)
             final_patch = self.method.as_patch(fit.tensors)
             if final_patch is not None:
-                columns[boundary].update(describe_operator(final_patch))
-                columns[boundary].update(token_errors[boundary])
-        return columns
+                columns_by_boundary[boundary].update(describe_operator(final_patch))
+                columns_by_boundary[boundary].update(token_errors[boundary])
+        return columns_by_boundary
 
     def _finish_group(
         self,
@@ -238,7 +235,9 @@ class _Fitter:
         own_samples = next(iter(self.calibrations.values())).samples
         is_heldout = draw_held_out(sources, self.seed)[0]
         heldout_samples = [
-            sample for sample, flag in zip(own_samples, is_heldout, strict=True) if flag
+            sample
+            for sample, is_own_heldout in zip(own_samples, is_heldout, strict=True)
+            if is_own_heldout
         ]
         loss_columns: dict[int, harm.LossColumns] = {}
         try:
@@ -255,43 +254,47 @@ class _Fitter:
                 "Whether the repair helps is not measured. %s", refusal
             )
 
-        tensors = {boundary: fit.tensors for boundary, fit in fits.items()}
+        tensors_by_boundary = {boundary: fit.tensors for boundary, fit in fits.items()}
         all_plan_columns = {
             size: {**columns, **loss_columns.get(size, {})}
             for size, columns in plan_columns.items()
         }
-        return FittedGroup(tensors, boundary_columns, all_plan_columns)
+        return FittedGroup(tensors_by_boundary, boundary_columns, all_plan_columns)
 
 
 def record_fits(
-    request: FitRequest, groups: Iterable[FittedGroup], name: str
+    request: FitRequest, groups: Iterable[FittedGroup], repair_name: str
 ) -> tuple[dict[str, torch.Tensor], list[Columns]]:
-    """The tensors of the patch file and the rows of table `patches`; `name` is the repair's."""
-    tensors: dict[str, torch.Tensor] = {}
-    rows: list[Columns] = []
+    """The tensors of the patch file, and the rows of table `patches`."""
+    patch_tensors: dict[str, torch.Tensor] = {}
+    patch_rows: list[Columns] = []
     for refusal in request.refusals:
-        rows.append(_row(refusal.plan, name, refusal.boundary, {"refused": refusal.reason}))
+        patch_rows.append(
+            _row(refusal.plan, repair_name, refusal.boundary, {"refused": refusal.reason})
+        )
     for group in groups:
         for size, plan in request.plans.items():
             if size not in group.plan_columns:
                 continue
             boundaries = request.boundaries[size]
             plan_tensors = {boundary: group.tensors[boundary] for boundary in boundaries}
-            tensors |= patch.name_tensors(size, plan_tensors)
+            patch_tensors |= patch.name_tensors(size, plan_tensors)
             for boundary in boundaries:
-                columns = {**group.boundary_columns[boundary], **group.plan_columns[size]}
-                rows.append(_row(plan, name, boundary, columns))
-    return tensors, rows
+                row_columns = {**group.boundary_columns[boundary], **group.plan_columns[size]}
+                patch_rows.append(_row(plan, repair_name, boundary, row_columns))
+    return patch_tensors, patch_rows
 
 
-def _row(plan: PlanRecord, repair: str, boundary: Boundary, columns: Mapping[str, Any]) -> Columns:
+def _row(
+    plan: PlanRecord, repair_name: str, boundary: Boundary, columns: Mapping[str, Any]
+) -> Columns:
     """A row of table `patches`: keys of the variant and of the boundary, then the columns."""
     variant = Variant(
         model=plan["model"],
         calibration=plan["calibration"],
         selector=plan["selector"],
         removed=plan["removed"],
-        repair=repair,
+        repair=repair_name,
     )
     start, end = boundary
     return {

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy import stats
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
@@ -57,33 +57,33 @@ def measure_harm(
     # One object for each fit: plans with the same run share it, so that their streams stay one.
     linear_maps = {boundary: repair.as_patch() for boundary, repair in repairs.items()}
     candidates: dict[tuple[int, str], Candidate] = {}
-    losses: dict[tuple[int, str], np.ndarray] = {}
+    losses_by_candidate: dict[tuple[int, str], np.ndarray] = {}
     for plan in plans:
         size = plan["removed"]
         units = frozenset(plan["units"])
         candidates[size, BARE] = Candidate(units)
-        patches: dict[Boundary, Patch] = {}
+        plan_patches: dict[Boundary, Patch] = {}
         for boundary in boundaries[size]:
             linear_map = linear_maps[boundary]
             if linear_map is not None:
-                patches[boundary] = linear_map
-        if patches:
-            candidates[size, REPAIRED] = Candidate(units, patches)
+                plan_patches[boundary] = linear_map
+        if plan_patches:
+            candidates[size, REPAIRED] = Candidate(units, plan_patches)
         else:
             # A repair that is no linear map of the stream needs a model that is really cut.
             plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
             variant = materialise(model, plan, plan_repairs)
-            losses |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
-    losses |= measure_losses(model, samples, candidates, plans)
+            losses_by_candidate |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
+    losses_by_candidate |= measure_losses(model, samples, candidates, plans)
 
     (document_of_sample,) = index_documents([[sample.sequence() for sample in samples]])
-    columns: dict[int, LossColumns] = {}
+    columns_by_size: dict[int, LossColumns] = {}
     for plan in plans:
         size = plan["removed"]
-        columns[size] = compare_losses(
-            losses[size, BARE], losses[size, REPAIRED], document_of_sample
+        columns_by_size[size] = compare_losses(
+            losses_by_candidate[size, BARE], losses_by_candidate[size, REPAIRED], document_of_sample
         )
-    return columns
+    return columns_by_size
 
 
 def measure_losses(
@@ -102,22 +102,22 @@ def measure_losses(
     donor_records: dict[str, Mapping[str, Any]] = {}
     for plan in plans:
         donor_records |= plan.get("replacements", {})
-    units: set[str] = set()
+    removed_units: set[str] = set()
     for candidate in candidates.values():
-        units |= candidate.removed
-    donor_layers = replacements.replacement_layers(model, units, donor_records)
+        removed_units |= candidate.removed
+    donor_layers = replacements.replacement_layers(model, removed_units, donor_records)
 
     with sweep.open_session(model, samples, outputs=False, replacements=donor_layers) as session:
         session.measure(range(len(samples)), candidates)
-    losses: dict[CandidateName, np.ndarray] = {}
+    losses_by_name: dict[CandidateName, np.ndarray] = {}
     for name in candidates:
-        rows = [session.scores.sample(name, index) for index in range(len(samples))]
-        losses[name] = np.array([[row["nll"], row["n_tokens"]] for row in rows])
-    return losses
+        score_rows = [session.scores.sample(name, index) for index in range(len(samples))]
+        losses_by_name[name] = np.array([[row["nll"], row["n_tokens"]] for row in score_rows])
+    return losses_by_name
 
 
 def compare_losses(
-    bare: np.ndarray, repaired: np.ndarray, document_of_sample: Sequence[int]
+    bare_losses: np.ndarray, repaired_losses: np.ndarray, document_of_sample: Sequence[int]
 ) -> LossColumns:
     """Compare the losses of a pruned model without and with a repair, from `measure_losses`.
 
@@ -127,21 +127,21 @@ def compare_losses(
     document_of_sample: The index of each sample's document, from 0.
     """
     n_documents = 1 + max(document_of_sample)
-    differences = repaired[:, 0] - bare[:, 0]
+    differences = repaired_losses[:, 0] - bare_losses[:, 0]
     sums_by_document = np.zeros((n_documents, 2))
-    differences_and_tokens = np.stack([differences, bare[:, 1]], axis=1)
+    differences_and_tokens = np.stack([differences, bare_losses[:, 1]], axis=1)
     np.add.at(sums_by_document, list(document_of_sample), differences_and_tokens)
 
     total_difference, n_tokens = sums_by_document.sum(axis=0)
-    residuals = sums_by_document @ [1, -total_difference / n_tokens]
+    document_residuals = sums_by_document @ [1, -total_difference / n_tokens]
     stderr = np.inf
     if n_documents > 1:
-        corrected_square = (residuals**2).sum() * n_documents / (n_documents - 1)
+        corrected_square = (document_residuals**2).sum() * n_documents / (n_documents - 1)
         stderr = np.sqrt(corrected_square) / n_tokens
-    threshold = student_t.ppf(0.975, max(1, n_documents - 1)) * stderr
+    threshold = stats.t.ppf(0.975, max(1, n_documents - 1)) * stderr
     return {
-        "loss_bare": float(bare[:, 0].sum() / n_tokens),
-        "loss_repaired": float(repaired[:, 0].sum() / n_tokens),
+        "loss_bare": float(bare_losses[:, 0].sum() / n_tokens),
+        "loss_repaired": float(repaired_losses[:, 0].sum() / n_tokens),
         "loss_stderr": float(stderr) if np.isfinite(stderr) else None,
         "n_loss": n_documents,
         "hurts": bool(total_difference / n_tokens > threshold),

@@ -43,8 +43,8 @@ def effective_rank(singular_values: torch.Tensor) -> float:
     It is C for C equal directions, and directions with tiny values do not count. 0 for a zero
     operator.
     """
-    squares = singular_values.double().square()
-    if not squares.sum() > 0:
+    squared_values = singular_values.double().square()
+    if not squared_values.sum() > 0:
         return 0.0
-    shares = squares / squares.sum()
-    return float(torch.special.entr(shares).sum().exp())
+    value_shares = squared_values / squared_values.sum()
+    return float(torch.special.entr(value_shares).sum().exp())

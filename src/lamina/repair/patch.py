@@ -23,39 +23,41 @@ _TENSOR_NAME = re.compile(
 )
 
 
-def name_tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
+def name_tensors(
+    removed: int, tensors_by_boundary: Mapping[Boundary, Tensors]
+) -> dict[str, torch.Tensor]:
     """The fitted tensors of the plan of one size by their names in the file, float32 on the CPU."""
     tensors_in_file: dict[str, torch.Tensor] = {}
-    for (start, end), boundary_tensors in fitted.items():
+    for (start, end), boundary_tensors in tensors_by_boundary.items():
         for name, tensor in boundary_tensors.items():
             # Plans of several sizes share a boundary, and safetensors refuses shared memory.
-            copied = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
-            tensors_in_file[f"removed={removed}/{start}-{end}/{name}"] = copied
+            host_tensor = tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
+            tensors_in_file[f"removed={removed}/{start}-{end}/{name}"] = host_tensor
     return tensors_in_file
 
 
 def write_patch(
     path: str | Path,
     method: str,
-    named: Mapping[str, torch.Tensor],
-    reasons: Mapping[int, str] | None = None,
+    named_tensors: Mapping[str, torch.Tensor],
+    reason_by_size: Mapping[int, str] | None = None,
     job_description: str = "",
 ) -> None:
     """Write a patch file.
 
-    named: What `tensors` gives, for all sizes.
-    reasons: Why a plan cannot be repaired, by its size.
+    named_tensors: What `name_tensors` gives, for all sizes.
+    reason_by_size: Why a plan cannot be repaired, by its size.
     job_description: Which job writes the file.
     """
-    metadata = {"method": method, "refused": json.dumps(dict(reasons or {}))}
-    parquet.write_tensors(path, named, metadata, job_description)
+    metadata = {"method": method, "refused": json.dumps(dict(reason_by_size or {}))}
+    parquet.write_tensors(path, named_tensors, metadata, job_description)
 
 
 def patch_refusal(path: str | Path, removed: int) -> str | None:
     """Why the plan of size `removed` cannot be repaired; None if it can."""
     with parquet.explaining_damage(path), safe_open(str(path), framework="pt") as handle:
-        reasons = json.loads(parquet.tensors_metadata(handle).get("refused", "{}"))
-    return reasons.get(str(removed))
+        reason_by_size = json.loads(parquet.tensors_metadata(handle).get("refused", "{}"))
+    return reason_by_size.get(str(removed))
 
 
 def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
@@ -70,7 +72,7 @@ def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
             match = _TENSOR_NAME.fullmatch(key)
             if match is None or method is None:
                 raise LaminaError(
-                    f"{path} holds '{key}', which is not part of a patch. Run fit_patch again."
+                    f"{path} is not a patch file: it holds '{key}'. Run rule fit_patch again."
                 )
             if int(match["removed"]) != removed:
                 continue
@@ -79,7 +81,9 @@ def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
             boundary_tensors[match["name"]] = handle.get_tensor(key)
 
     if not tensors_by_boundary:
-        raise LaminaError(f"{path} holds no patch of size removed={removed}. Run fit_patch again.")
+        raise LaminaError(
+            f"{path} holds no patch of size removed={removed}. Run rule fit_patch again."
+        )
     return {
         boundary: Fitted(str(method), boundary_tensors)
         for boundary, boundary_tensors in tensors_by_boundary.items()

@@ -94,20 +94,20 @@ class PatchStore:
 
 def _write_all(file: FileIO, content: bytes) -> None:
     """Write all bytes to an unbuffered file, which may take fewer at once."""
-    remaining = memoryview(content)
-    while remaining:
-        n_written = file.write(remaining)
-        remaining = remaining[n_written:]
+    remaining_bytes = memoryview(content)
+    while remaining_bytes:
+        n_written = file.write(remaining_bytes)
+        remaining_bytes = remaining_bytes[n_written:]
 
 
-def _read_tensor(file: FileIO, stored: KeptTensor) -> torch.Tensor:
-    buffer = bytearray(FLOAT32_BYTES * stored.shape.numel())
-    remaining = memoryview(buffer)
-    offset = stored.first_byte
-    while remaining:
-        n_read = os.preadv(file.fileno(), [remaining[:MAX_READ_BYTES]], offset)
+def _read_tensor(file: FileIO, stored_tensor: KeptTensor) -> torch.Tensor:
+    buffer = bytearray(FLOAT32_BYTES * stored_tensor.shape.numel())
+    remaining_bytes = memoryview(buffer)
+    offset = stored_tensor.first_byte
+    while remaining_bytes:
+        n_read = os.preadv(file.fileno(), [remaining_bytes[:MAX_READ_BYTES]], offset)
         if not n_read:
-            raise OSError("the temporary file of a search's patches was cut short")
-        remaining = remaining[n_read:]
+            raise OSError("the temporary file with the patches of a search ends too early")
+        remaining_bytes = remaining_bytes[n_read:]
         offset += n_read
-    return torch.frombuffer(buffer, dtype=torch.float32).view(stored.shape)
+    return torch.frombuffer(buffer, dtype=torch.float32).view(stored_tensor.shape)

@@ -6,7 +6,7 @@ of it knows that name or its options. It imports torch inside its functions only
 configuration is read without torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -59,7 +59,7 @@ class RepairMethod(Protocol):
     def fit(self, statistics: Any, options: Any) -> Fit:
         """Fit the repair of one boundary."""
 
-    def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    def apply(self, variant: PreTrainedModel, location: Place, tensors: Tensors) -> None:
         """Repair a cut model in place. Only called where `as_patch` returns None.
 
         The variant shares its parameters with the base model, so the method must change copies of
@@ -75,19 +75,25 @@ def load_method(name: str) -> RepairMethod:
     return cast(RepairMethod, import_module(f"lamina.repair.methods.{name}"))
 
 
+def unite_boundaries(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
+    """The runs of several plans, in order, each once."""
+    boundaries: set[Boundary] = set()
+    return sorted(boundaries.union(*boundaries_of_plans))
+
+
 def find_refusal(options: Any, boundary: Boundary) -> str | None:
     """Why a method cannot repair a run of removed units; None if it can.
 
-    A method says so itself by a function `refused(boundary)`, which is optional.
+    A method says so itself by a function `explain_refusal(boundary)`, which is optional.
     """
     ends_within_layer = any(position % 1 for position in boundary)
     if ends_within_layer and not options.LINEAR:
         return (
-            f"{options.method} changes the weights before removed layers, but this run of removed "
-            "sub-layers begins or ends within a layer. Use a repair of the stream "
-            f"({options.of_stream()}), or write units: layer in the selector."
+            f"{options.method} changes the layer before a run of removed layers, but this run of "
+            "removed sub-layers begins or ends within a layer. Use a repair of the stream "
+            f"({options.of_stream()}), or write `units: layer` in the selector."
         )
-    find_own_refusal = getattr(load_method(options.method), "refused", None)
+    find_own_refusal = getattr(load_method(options.method), "explain_refusal", None)
     return find_own_refusal(boundary) if find_own_refusal else None
 
 
@@ -98,13 +104,13 @@ class Fitted:
     method: str
     tensors: Tensors
 
-    def apply(self, variant: PreTrainedModel, place: Place) -> None:
+    def apply(self, variant: PreTrainedModel, location: Place) -> None:
         """Repair a cut model in place."""
         patch = self.as_patch()
         if patch is not None:
-            patch.apply(variant, place)
+            patch.apply(variant, location)
         else:
-            load_method(self.method).apply(variant, place, self.tensors)
+            load_method(self.method).apply(variant, location, self.tensors)
 
     def as_patch(self) -> Patch | None:
         """The repair as a linear map of the stream; None if it is not a linear map."""

@@ -28,8 +28,8 @@ def split_samples(sources: Sequence[Source], seed: int) -> Iterator[SplitSamples
     for source, is_heldout in zip(sources, draw_held_out(sources, seed), strict=True):
         if not source.weight:
             continue
-        samples = SplitSamples([], [])
-        for token_ids, flag in zip(source.sequences, is_heldout, strict=True):
-            group = samples.heldout if flag else samples.fit
-            group.append(WeightedSequence(token_ids, source.weight))
-        yield samples
+        split = SplitSamples([], [])
+        for token_ids, is_heldout_sample in zip(source.sequences, is_heldout, strict=True):
+            sample_group = split.heldout if is_heldout_sample else split.fit
+            sample_group.append(WeightedSequence(token_ids, source.weight))
+        yield split

@@ -12,7 +12,7 @@ The patches compared were fitted without the held-out samples, which choose a ri
 patches of all weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict, cast
 
@@ -84,12 +84,15 @@ def group_plans(
         for name, source in zip(calibrations, own_sources, strict=True)
     ]
 
+    all_boundaries = protocol.unite_boundaries(boundaries.values())
     fits_by_weight = _fit_all_weights(
-        model, own_sources, general_sources, _union(boundaries.values()), options, seed
+        model, own_sources, general_sources, all_boundaries, options, seed
     )
     heldout_samples = _heldout_samples(calibrations, general_sources, seed)
-    losses = _measure_losses(model, heldout_samples, plans, boundaries, fits_by_weight, options)
-    plan_columns = choose_weights(losses, options.tolerance, len(heldout_samples))
+    loss_by_plan = _measure_losses(
+        model, heldout_samples, plans, boundaries, fits_by_weight, options
+    )
+    plan_columns = choose_weights(loss_by_plan, options.tolerance, len(heldout_samples))
 
     for weight, sources in sources_by_weight.items():
         columns_of_weight = {
@@ -99,9 +102,11 @@ def group_plans(
         }
         if not columns_of_weight:
             continue
-        needed_boundaries = _union([boundaries[size] for size in columns_of_weight])
-        fits = {boundary: fits_by_weight[weight][boundary] for boundary in needed_boundaries}
-        yield WeighedGroup(sources, fits, columns_of_weight)
+        needed_boundaries = protocol.unite_boundaries(
+            boundaries[size] for size in columns_of_weight
+        )
+        group_fits = {boundary: fits_by_weight[weight][boundary] for boundary in needed_boundaries}
+        yield WeighedGroup(sources, group_fits, columns_of_weight)
 
 
 def _sources(
@@ -112,32 +117,26 @@ def _sources(
     return [Source(calibrations[name].sequences(), weights[name]) for name in calibrations]
 
 
-def _union(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:
-    """The boundaries of several plans, in order, each once."""
-    boundaries: set[Boundary] = set()
-    return sorted(boundaries.union(*boundaries_of_plans))
-
-
 def mix_statistics(
-    own: Statistics[Any], general: Statistics[Any], weight: float
+    own_statistics: Statistics[Any], general_statistics: Statistics[Any], weight: float
 ) -> Statistics[Any]:
-    """The sum of both statistics, where every token of `general` counts `weight` times."""
+    """The sum of both statistics, where every token of general text counts `weight` times."""
     if not weight:
-        return own
+        return own_statistics
     return Statistics(
-        fit=own.fit.plus(_scale_sums(general.fit, weight)),
-        heldout=own.heldout.plus(_scale_sums(general.heldout, weight)),
-        n_samples=own.n_samples + general.n_samples,
+        fit=own_statistics.fit.plus(_scale_sums(general_statistics.fit, weight)),
+        heldout=own_statistics.heldout.plus(_scale_sums(general_statistics.heldout, weight)),
+        n_samples=own_statistics.n_samples + general_statistics.n_samples,
     )
 
 
 def _scale_sums(sums: Sums, weight: float) -> Sums:
     """Sums times a weight. All of them are linear in it except for `tokens`, which is a count."""
-    scaled: dict[str, Any] = {}
+    scaled_sums: dict[str, Any] = {}
     for name, value in vars(sums).items():
         if name != "tokens" and value is not None:
-            scaled[name] = value * weight
-    return replace(sums, **scaled)  # type: ignore[type-var]
+            scaled_sums[name] = value * weight
+    return replace(sums, **scaled_sums)  # type: ignore[type-var]
 
 
 def _fit_all_weights(
@@ -209,35 +208,39 @@ def _measure_losses(
             candidates[size, weight] = Candidate(units, plan_patches)
         candidates[size, NO_REPAIR] = Candidate(units)
 
-    losses: dict[int, LossByWeight] = {plan["removed"]: {} for plan in plans}
-    measured = harm.measure_losses(model, samples, candidates, plans)
-    for (size, weight_or_none), nll_and_tokens in measured.items():
+    loss_by_plan: dict[int, LossByWeight] = {plan["removed"]: {} for plan in plans}
+    measured_losses = harm.measure_losses(model, samples, candidates, plans)
+    for (size, weight_or_none), nll_and_tokens in measured_losses.items():
         nll, n_tokens = nll_and_tokens.sum(axis=0)
-        losses[size][weight_or_none] = float(nll / n_tokens)
-    return losses
+        loss_by_plan[size][weight_or_none] = float(nll / n_tokens)
+    return loss_by_plan
 
 
 def choose_weights(
-    losses: Mapping[int, Mapping[float | None, float]], tolerance: float, n_samples: int
+    loss_by_plan: Mapping[int, Mapping[float | None, float]], tolerance: float, n_samples: int
 ) -> dict[int, WeightColumns]:
     """Choose the weight of each plan, by its size.
 
-    losses: Per token, by plan size and weight; that without a repair under `NO_REPAIR`.
+    loss_by_plan: Per token, by plan size and weight; that without a repair under `NO_REPAIR`.
     n_samples: How many samples these losses are means of.
     """
     plan_columns: dict[int, WeightColumns] = {}
-    for size, loss_by_weight in losses.items():
+    for size, loss_by_weight in loss_by_plan.items():
         loss_before = loss_by_weight[NO_REPAIR]
-        tolerated = [weight for weight in GRID if loss_by_weight[weight] <= loss_before + tolerance]
-        if tolerated:
-            weight = tolerated[0]
+        tolerated_weights = [
+            chosen_weight
+            for chosen_weight in GRID
+            if loss_by_weight[chosen_weight] <= loss_before + tolerance
+        ]
+        if tolerated_weights:
+            chosen_weight = tolerated_weights[0]
         else:
-            weight = min(GRID, key=loss_by_weight.__getitem__)
+            chosen_weight = min(GRID, key=loss_by_weight.__getitem__)
         plan_columns[size] = {
-            "auto_weight": weight,
+            "auto_weight": chosen_weight,
             "general_loss_before": loss_before,
-            "general_loss": loss_by_weight[weight],
-            "general_kept": bool(tolerated),
+            "general_loss": loss_by_weight[chosen_weight],
+            "general_kept": bool(tolerated_weights),
             "n_general": n_samples,
         }
     return plan_columns

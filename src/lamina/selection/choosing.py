@@ -1,4 +1,8 @@
-"""One plan of one selector: the evidence about the current model, from one calibration or several, and the choice."""
+"""One plan of one selector: the evidence about the current model, and what a strategy makes of it.
+
+The evidence comes from the sweep of one calibration, from those of several, or from the captured
+activations of the base model.
+"""
 
 import json
 import warnings
@@ -48,12 +52,14 @@ def collect_evidence(
     activations: str | None = None,
     previous: Plan | None = None,
 ) -> tuple[str | None, StepEvidence]:
-    """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
+    """Why no plan can be made, else None, and the evidence about the model that `previous` leaves.
 
-    sweeps: The sweeps that are read, by the names of their calibrations, the variant's own first; none for
-        a strategy that reads no sweep.
-    activations: The captured activations of the base model, for a strategy that compares runs of layers.
-    previous: The plan with one unit less that an iterative step goes on from; None for a first step.
+    sweeps: The sweeps that are read, by the names of their calibrations, the variant's own first;
+        none for a strategy that reads no sweep.
+    activations: The captured activations of the base model, for a strategy that compares runs of
+        layers.
+    previous: The plan with one unit less that an iterative step goes on from; None for a first
+        step.
     """
     if previous and previous.refused:
         return previous.refused, StepEvidence()
@@ -62,19 +68,19 @@ def collect_evidence(
     if not sweeps:
         return None, StepEvidence()
     n_removed = previous.removed if previous else 0
-    steps: list[StepEvidence] = []
+    step_evidence: list[StepEvidence] = []
     for calibration, scored in sweeps.items():
         schema = parquet.read_table(scored.calibration, ["sample"]).schema
         facts = json.loads(schema.metadata[METADATA_KEY])
         context = Context(facts["chance_accuracy"], scored.score, n_removed, selector.seed)
-        refused, step = read_step(scored.sweep, selector.metric or "", context, calibration)
-        if refused:
-            return refused, StepEvidence()
-        steps.append(step)
-    if len(steps) == 1:
-        return None, steps[0]
+        refusal, step = read_step(scored.sweep, selector.metric or "", context, calibration)
+        if refusal:
+            return refusal, StepEvidence()
+        step_evidence.append(step)
+    if len(step_evidence) == 1:
+        return None, step_evidence[0]
     weights = [scored.weight for scored in sweeps.values()]
-    return None, combine_steps(steps, weights, selector.combine)
+    return None, combine_steps(step_evidence, weights, selector.combine)
 
 
 def choose_plan(
@@ -111,89 +117,94 @@ def choose_plan(
 
 
 def read_step(
-    sweep: str | Path, metric: str, context: Context, calibration: str
+    sweep_file: str | Path, metric: str, context: Context, calibration_name: str
 ) -> tuple[str | None, StepEvidence]:
     """Why no plan can be made (None if one can), and the evidence of one sweep.
 
-    Units are ranked by the selector's own metric. A base model at chance has no accuracy relevance: a plan made from
-    it would be noise, so it is refused.
+    Units are ranked by the selector's own metric. A base model at chance has no accuracy relevance:
+    a plan made from it would be noise, so it is refused.
 
     Raises LaminaError if the sweep holds no numbers of the metric.
     """
-    table = parquet.read_table(sweep)
-    columns = from_table(table) if table.num_rows else None
-    if columns is None or not was_measured(columns, metric, context):
+    sweep_table = parquet.read_table(sweep_file)
+    sweep_columns = from_table(sweep_table) if sweep_table.num_rows else None
+    if sweep_columns is None or not was_measured(sweep_columns, metric, context):
         raise LaminaError(
-            f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none."
+            f"{sweep_file} holds no scores of metric '{metric}': the sweep before it measured none."
         )
-    order = rank_units(columns, metric, context)
-    if order.ranks is None:
-        remedy = METRICS[metric].remedy.format(calibration=calibration)
-        return f"{order.reason}. {remedy}", StepEvidence()
-    scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
-    by_rank = sorted(zip(order.ranks, columns.units, scores, strict=True))
-    ranked = [ScoredUnit(unit, score) for _, unit, score in by_rank]
-    current_accuracy, accuracies = _accuracies(columns, context)
-    return None, StepEvidence(ranked, current_accuracy, accuracies)
+    ranking = rank_units(sweep_columns, metric, context)
+    if ranking.ranks is None:
+        remedy = METRICS[metric].remedy.format(calibration=calibration_name)
+        return f"{ranking.reason}. {remedy}", StepEvidence()
+    scores = [float(score) if np.isfinite(score) else None for score in ranking.draws[0]]
+    by_rank = sorted(zip(ranking.ranks, sweep_columns.units, scores, strict=True))
+    ranked_units = [ScoredUnit(unit, score) for _, unit, score in by_rank]
+    current_accuracy, accuracies = _accuracies(sweep_columns, context)
+    return None, StepEvidence(ranked_units, current_accuracy, accuracies)
 
 
-def _accuracies(columns: Columns, context: Context) -> tuple[float | None, dict[str, float]]:
-    """The accuracy of the current model, and without each unit; only where answers were measured."""
+def _accuracies(sweep_columns: Columns, context: Context) -> tuple[float | None, dict[str, float]]:
+    """Accuracy of the current model, and without each unit, where answers were measured."""
     with warnings.catch_warnings():
         # A pass without removals has no accuracies: their mean over no samples is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        means = np.nanmean(correct_answers(columns.values, context.score), axis=1)
-    current = float(means[0]) if np.isfinite(means[0]) else None
-    accuracies: dict[str, float] = {}
-    for unit, mean in zip(columns.units, means[1:], strict=True):
-        if not np.isnan(mean):
-            accuracies[unit] = float(mean)
-    return current, accuracies
+        mean_accuracies = np.nanmean(correct_answers(sweep_columns.values, context.score), axis=1)
+    current_accuracy = float(mean_accuracies[0]) if np.isfinite(mean_accuracies[0]) else None
+    accuracy_by_unit: dict[str, float] = {}
+    for unit, mean_accuracy in zip(sweep_columns.units, mean_accuracies[1:], strict=True):
+        if not np.isnan(mean_accuracy):
+            accuracy_by_unit[unit] = float(mean_accuracy)
+    return current_accuracy, accuracy_by_unit
 
 
 def read_distances(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     (column,) = METRICS[metric].columns
-    rows = parquet.read_table(activations, ["layer", "span", column]).to_pylist()
-    return {(row["layer"], row["span"]): row[column] for row in rows if row["span"]}
+    distance_rows = parquet.read_table(activations, ["layer", "span", column]).to_pylist()
+    return {(row["layer"], row["span"]): row[column] for row in distance_rows if row["span"]}
 
 
 def combine_steps(
     steps: Sequence[StepEvidence], weights: Sequence[float], combine: str
 ) -> StepEvidence:
-    """The first of `steps`, which is of the own calibration (w = 1), with units ranked by the scores s of all.
+    """The first of `steps`, with its units ranked by the scores s of all steps, weighted by w.
 
-    `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric is undefined
-    (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit whose removal gives no numbers
-    on one of them is removed last. Of units with equal scores the deeper one is removed first.
+    The first step is that of the selector's own calibration (w = 1).
+
+    `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric
+    is undefined (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit
+    whose removal gives no numbers on one of them is removed last. Of units with equal scores the
+    deeper one is removed first.
     """
-    defined: list[tuple[dict[str, float | None], float]] = []
+    defined_steps: list[tuple[dict[str, float | None], float]] = []
     for step, weight in zip(steps, weights, strict=True):
-        scores = dict(step.ranked)
-        if any(score is not None for score in scores.values()):
-            defined.append((scores, weight))
+        score_by_unit = dict(step.ranked)
+        if any(score is not None for score in score_by_unit.values()):
+            defined_steps.append((score_by_unit, weight))
         elif step is steps[0]:
             return steps[0]
-    if not defined:
+    if not defined_steps:
         return steps[0]
     units = [entry.unit for entry in steps[0].ranked]
-    combined = [ScoredUnit(unit, _combined_score(unit, defined, combine)) for unit in units]
-    return replace(steps[0], ranked=sorted(combined, key=_removal_order))
+    combined_units = [
+        ScoredUnit(unit, _combined_score(unit, defined_steps, combine)) for unit in units
+    ]
+    return replace(steps[0], ranked=sorted(combined_units, key=_removal_order))
 
 
 def _combined_score(
-    unit: str, defined: Sequence[tuple[Mapping[str, float | None], float]], combine: str
+    unit: str, defined_steps: Sequence[tuple[Mapping[str, float | None], float]], combine: str
 ) -> float | None:
-    """The score of one unit over all calibrations with their weights; None if one of them has none."""
-    weighted: list[float] = []
-    for scores, weight in defined:
-        score = scores.get(unit)
+    """The score of a unit over all calibrations; None if one of them has none."""
+    weighted_scores: list[float] = []
+    for score_by_unit, weight in defined_steps:
+        score = score_by_unit.get(unit)
         if score is None:
             return None
-        weighted.append(weight * score)
+        weighted_scores.append(weight * score)
     if combine == "worst":
-        return max(weighted)
-    return sum(weighted) / sum(weight for _, weight in defined)
+        return max(weighted_scores)
+    return sum(weighted_scores) / sum(weight for _, weight in defined_steps)
 
 
 def _removal_order(entry: ScoredUnit) -> tuple[float, int]:

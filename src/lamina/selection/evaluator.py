@@ -1,6 +1,6 @@
 """Per-sample losses of candidates. Each loss is measured once, however often it is asked for.
 
-Strategies that search are written against `Evaluator.losses` and know nothing of streams.
+Strategies that search are written against `Evaluator.measure_losses` and know nothing of streams.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from lamina.relevance import protocol
 
 
 class Measurement(Protocol):
-    """What an evaluator measures with: a `Session` of the engine, or one that repairs the candidates."""
+    """What an evaluator measures with: an engine's `Session`, or one that repairs candidates."""
 
     @property
     def scores(self) -> Scores: ...
@@ -32,7 +32,10 @@ class Measurement(Protocol):
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a metric; `score` is `acc` or `acc_norm`. Logits that are not finite lose infinitely."""
+    """The loss of a metric; infinite where logits are not finite.
+
+    score: How choices are compared: `acc` or `acc_norm`.
+    """
 
     metric: protocol.Metric
     score: str
@@ -48,7 +51,7 @@ def loss_of(metric: str, score: str) -> Loss:
 
 
 class _SweepColumns(dict[str, np.ndarray]):
-    """Columns of table `sweeps` by name, (candidates, samples) each, computed when first asked for."""
+    """Columns of table `sweeps` by name, (candidates, samples) each, computed at first use."""
 
     def __init__(
         self, scores: Scores, candidates: Sequence[Candidate], sample_indices: Sequence[int]
@@ -71,7 +74,7 @@ class Evaluator:
     """Measures the losses of candidates on the samples of a session.
 
     count: Number of samples; their indices are 0 … count - 1.
-    loss: What `losses` returns.
+    loss: What `measure_losses` returns.
     """
 
     def __init__(self, session: Measurement, loss: Loss) -> None:
@@ -79,7 +82,9 @@ class Evaluator:
         self.loss = loss
         self.count = len(session.scores.samples)
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         """Losses (candidates, samples), never NaN. What was measured before is not measured again.
 
         Raises LaminaError if the metric has no loss on one of the samples.
@@ -88,9 +93,9 @@ class Evaluator:
         self._measure(list(dict.fromkeys(candidates)), sample_indices)
         columns = _SweepColumns(self.session.scores, candidates, sample_indices)
         losses = self.loss.of(columns)
-        missing = np.argwhere(np.isnan(losses))
-        if len(missing):
-            sample_index = sample_indices[int(missing[0, 1])]
+        missing_losses = np.argwhere(np.isnan(losses))
+        if len(missing_losses):
+            sample_index = sample_indices[int(missing_losses[0, 1])]
             raise LaminaError(
                 f"metric '{self.loss.metric.name}' has no loss on sample {sample_index} of the "
                 "calibration. Use another metric, or a calibration that has one on all samples, "
@@ -102,12 +107,14 @@ class Evaluator:
         """Run each sample once, with all candidates that were not measured on it yet."""
         scores = self.session.scores
         scores.add(candidates)
-        rows = [scores.index[candidate] for candidate in candidates]
-        is_missing = ~scores.scored[np.ix_(rows, sample_indices)]
+        score_rows = [scores.index[candidate] for candidate in candidates]
+        is_missing = ~scores.scored[np.ix_(score_rows, sample_indices)]
         samples_by_pattern: dict[tuple[bool, ...], list[int]] = {}
         for sample_index, pattern in zip(sample_indices, is_missing.T.tolist(), strict=True):
             samples_by_pattern.setdefault(tuple(pattern), []).append(sample_index)
-        for pattern, samples in samples_by_pattern.items():
+        for pattern, pattern_samples in samples_by_pattern.items():
             if any(pattern):
                 unmeasured = compress(candidates, pattern)
-                self.session.measure(samples, {candidate: candidate for candidate in unmeasured})
+                self.session.measure(
+                    pattern_samples, {candidate: candidate for candidate in unmeasured}
+                )

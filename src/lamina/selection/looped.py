@@ -53,11 +53,11 @@ def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[li
     def halve(n_documents: int) -> tuple[int, int]:
         return n_documents - n_documents // 2, n_documents // 2
 
-    purpose = (
+    fold_purpose = (
         "selection with a repair in the loop (`repair` of a selector) fits on one half of the "
         "documents and scores the other"
     )
-    return split_documents(sources, halve, seed, 4, purpose)
+    return split_documents(sources, halve, seed, 4, fold_purpose)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Repairs:
     """For each fold the patches that score it, which were fitted on the other fold."""
     n_layers: int
 
-    def repaired(self, candidate: Candidate, fold: int) -> Candidate:
+    def repair_candidate(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with the patches that score it on a fold."""
         fold_patches = self.patches[fold]
         removed_runs = candidate_boundaries([candidate], self.n_layers)
@@ -132,7 +132,7 @@ def _sources_outside(
     fold: int, sources: Sequence[Source], folds: Sequence[Sequence[int]]
 ) -> list[Source]:
     """The sequences of the other fold, of all sources that a repair is fitted on."""
-    others: list[Source] = []
+    fold_sources: list[Source] = []
     for source, fold_of_sequence in zip(sources, folds, strict=True):
         if not source.weight:
             continue
@@ -141,8 +141,8 @@ def _sources_outside(
             for sequence, sequence_fold in zip(source.sequences, fold_of_sequence, strict=True)
             if sequence_fold != fold
         ]
-        others.append(replace(source, sequences=sequences))
-    return others
+        fold_sources.append(replace(source, sequences=sequences))
+    return fold_sources
 
 
 def fit_patches(
@@ -202,23 +202,24 @@ class Looped:
             ]
             if not fold_samples:
                 continue
-            candidates = {
-                name: self.repairs.repaired(candidate, fold) for name, candidate in wanted.items()
+            repaired_candidates = {
+                name: self.repairs.repair_candidate(candidate, fold)
+                for name, candidate in wanted.items()
             }
-            observations = {
+            repaired_observations = {
                 name: self._repair_observation(observation, fold)
                 for name, observation in (observed or {}).items()
             }
-            self.session.measure(fold_samples, candidates, observations)
+            self.session.measure(fold_samples, repaired_candidates, repaired_observations)
 
     def _repair_observation(self, observation: Observation, fold: int) -> Observation:
         """An observation of repaired candidates."""
         before = observation.before
         return replace(
             observation,
-            model=self.repairs.repaired(observation.model, fold),
-            before=None if before is None else self.repairs.repaired(before, fold),
-            after=self.repairs.repaired(observation.after, fold),
+            model=self.repairs.repair_candidate(observation.model, fold),
+            before=None if before is None else self.repairs.repair_candidate(before, fold),
+            after=self.repairs.repair_candidate(observation.after, fold),
         )
 
 

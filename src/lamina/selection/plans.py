@@ -24,7 +24,7 @@ class ScoredUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The units that a selector removes at one size, in order of removal, numbered as in the base model.
+    """The units that a selector removes at one size, in order of removal.
 
     The field names are the keys of the JSON file.
     """
@@ -39,7 +39,10 @@ class Plan:
     kind: str
     """`layer`, `attention`, `mlp` or `both`."""
     units: list[str] = field(default_factory=list)
-    """A unit such as `7.@math` is not removed: layer 7 of the model `math` takes the place of layer 7."""
+    """Numbered as in the base model.
+
+    `7.@math` is not removed: layer 7 of model `math` replaces it.
+    """
     scores: list[float | None] = field(default_factory=list)
     """Of each unit, when it was removed."""
     accuracy_before: list[float | None] = field(default_factory=list)
@@ -85,34 +88,34 @@ class UnitPrices:
             return {}
         return {"attention": self.attention_share, "mlp": 1 - self.attention_share}
 
-    def total(self, units: Iterable[str]) -> float:
+    def sum_prices(self, units: Iterable[str]) -> float:
         """What units count together. A replacement counts nothing."""
-        shares = self.share_by_component
-        removed = (unit for unit in units if not donor_of(unit))
-        return sum(shares.get(parse_unit(unit)[1], 1.0) for unit in removed)
+        component_shares = self.share_by_component
+        removed_units = (unit for unit in units if not donor_of(unit))
+        return sum(component_shares.get(parse_unit(unit)[1], 1.0) for unit in removed_units)
 
     def size_of(self, units: Iterable[str]) -> int:
         """The largest size that units are enough for."""
-        return int(self.total(units) + ROUNDING)
+        return int(self.sum_prices(units) + ROUNDING)
 
     def take_enough(self, ordered_units: Iterable[str], size: float) -> list[str]:
         """The first units of an order that count at least `size`, without those that could stay.
 
         Whether a unit could stay is tried from the last one on.
         """
-        taken: list[str] = []
+        taken_units: list[str] = []
         for unit in ordered_units:
-            if self._is_enough(taken, size):
+            if self._is_enough(taken_units, size):
                 break
-            taken.append(unit)
-        for unit in reversed(taken):
-            others = [other for other in taken if other != unit]
-            if self._is_enough(others, size):
-                taken = others
-        return taken
+            taken_units.append(unit)
+        for unit in reversed(taken_units):
+            other_units = [other for other in taken_units if other != unit]
+            if self._is_enough(other_units, size):
+                taken_units = other_units
+        return taken_units
 
     def _is_enough(self, units: Iterable[str], size: float) -> bool:
-        return self.total(units) > size - ROUNDING
+        return self.sum_prices(units) > size - ROUNDING
 
 
 @dataclass(frozen=True)
@@ -138,42 +141,46 @@ class PlanRequest:
     def is_removable(self, unit: str) -> bool:
         return parse_unit(unit)[0] not in self.protected
 
-    def lowest_units(
-        self, ranked: Sequence[ScoredUnit], removed: Sequence[str] = ()
+    def select_lowest_units(
+        self, ranked_units: Sequence[ScoredUnit], removed: Sequence[str] = ()
     ) -> list[ScoredUnit]:
-        """The least relevant units that, together with those already `removed`, have the size of the request.
+        """The least relevant units that bring those already `removed` to the requested size.
 
-        With `units: both` these are the lowest attentions and the lowest MLPs, in those numbers that have the least
-        sum of scores at this price, without a unit that could stay.
+        With `units: both` these are the lowest attentions and the lowest MLPs, in those numbers
+        that have the least sum of scores at this price, without a unit that could stay.
         """
         candidates = [
-            entry for entry in ranked if self.is_removable(entry.unit) and entry.unit not in removed
+            entry
+            for entry in ranked_units
+            if self.is_removable(entry.unit) and entry.unit not in removed
         ]
-        missing = self.removed - self.prices.total(removed)
+        missing_price = self.removed - self.prices.sum_prices(removed)
         if self.kind != "both":
-            return candidates[: round(missing)]
-        best_set = min(self._sets_of_sub_layers(candidates, missing), key=_sum_of_scores)
+            return candidates[: round(missing_price)]
+        best_set = min(self._sets_of_sub_layers(candidates, missing_price), key=_sum_of_scores)
         return [entry for entry in candidates if entry in best_set]
 
     def _sets_of_sub_layers(
-        self, candidates: Sequence[ScoredUnit], missing: float
+        self, candidates: Sequence[ScoredUnit], missing_price: float
     ) -> list[list[ScoredUnit]]:
-        """The lowest n attentions with as many of the lowest MLPs as the price `missing` needs, for every n.
+        """For every n: the lowest n attentions, and as many of the lowest MLPs as the size needs.
+
+        missing_price: The price that is missing to the size.
 
         An n that needs no fewer MLPs than a smaller one is left out: its last attention could stay.
         """
         attentions = [entry for entry in candidates if parse_unit(entry.unit)[1] == "attention"]
         mlps = [entry for entry in candidates if parse_unit(entry.unit)[1] == "mlp"]
-        shares = self.prices.share_by_component
-        sets: list[list[ScoredUnit]] = []
+        component_shares = self.prices.share_by_component
+        sublayer_sets: list[list[ScoredUnit]] = []
         fewest_mlps = inf
         for n_attentions in range(len(attentions) + 1):
-            price_of_mlps = missing - n_attentions * shares["attention"]
-            n_mlps = max(0, ceil(price_of_mlps / shares["mlp"] - ROUNDING))
+            price_of_mlps = missing_price - n_attentions * component_shares["attention"]
+            n_mlps = max(0, ceil(price_of_mlps / component_shares["mlp"] - ROUNDING))
             if n_mlps <= len(mlps) and n_mlps < fewest_mlps:
-                sets.append([*attentions[:n_attentions], *mlps[:n_mlps]])
+                sublayer_sets.append([*attentions[:n_attentions], *mlps[:n_mlps]])
             fewest_mlps = min(fewest_mlps, n_mlps)
-        return sets
+        return sublayer_sets
 
 
 def _sum_of_scores(entries: Iterable[ScoredUnit]) -> float:
@@ -182,7 +189,7 @@ def _sum_of_scores(entries: Iterable[ScoredUnit]) -> float:
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
     """Indices of the layers that stay; negative numbers count from the end."""
-    return frozenset(layer % n_layers for layer in protect)
+    return frozenset(layer_index % n_layers for layer_index in protect)
 
 
 def write_plan(path: str | Path, plan: Plan, job_description: str = "") -> None:
@@ -195,9 +202,9 @@ def read_plan(path: str | Path) -> Plan:
 
     Raises LaminaError if the file is damaged.
     """
-    values = checksum.read_json(path)
-    if wrong_keys := {field.name for field in fields(Plan)} ^ values.keys():
+    plan_fields = checksum.read_json(path)
+    if wrong_keys := {field.name for field in fields(Plan)} ^ plan_fields.keys():
         raise checksum.damaged_file(
             path, f"key '{min(wrong_keys)}' of a plan is missing or unknown"
         )
-    return Plan(**values)
+    return Plan(**plan_fields)

@@ -21,18 +21,18 @@ from lamina.store.unfinished import Progress
 
 def share_units(
     n_layers: int,
-    kind: str,
+    unit_kind: str,
     removed: Sequence[str],
     replacements: Replacements | None = None,
-    block: int = 0,
-    blocks: int = 1,
+    block_index: int = 0,
+    n_blocks: int = 1,
 ) -> list[str]:
     """The units of this kind that a model of `n_layers` layers still has, or one block's share."""
-    units = all_units(n_layers, kind, removed)
+    units = all_units(n_layers, unit_kind, removed)
     if replacements:
         strategy = import_module("lamina.selection.strategies.replacements")
         units = strategy.units(units, removed, replacements.names)
-    return sweep.share_by_cost(units, n_layers, block, blocks)
+    return sweep.share_by_cost(units, n_layers, block_index, n_blocks)
 
 
 def removal_rows(
@@ -41,9 +41,9 @@ def removal_rows(
     units: Sequence[str],
     removed: Sequence[str] = (),
     pass_: str = "removal",
-    tokens: int | str = "auto",
+    token_budget: int | str = "auto",
     *,
-    current: bool = True,
+    with_current: bool = True,
     loop: Loop | None = None,
     replacements: DonorModels | None = None,
     manifest: Mapping[str, Any] | None = None,
@@ -52,29 +52,38 @@ def removal_rows(
     """Rows of table `sweeps` without its keys.
 
     model: The base model, complete.
-    calibrations: By name: first the one that is scored, then those that only fit the repair of `loop`.
+    calibrations: By name: first the one that is scored, then those that only fit the repair of
+        `loop`.
     units, removed: The units to measure, and the units that were removed before the sweep.
-    tokens: Token budget of one pass: lines × streams × length.
-    current: Whether the model before the removals has rows too.
-    loop, replacements: The repair in place, and the models whose layers are among `units`. The layers
-        that they protect are not measured.
+    token_budget: Token budget of one pass: lines × streams × length.
+    with_current: Whether the model before the removals has rows too.
+    loop, replacements: The repair in place, and the models whose layers are among `units`. The
+        layers that they protect are not measured.
     manifest: That of the model, which replacements are compared with.
     progress: The file in which a sweep of all units on all samples keeps its results so far.
     """
     calibration = next(iter(calibrations.values()))
     samples = calibration.samples
-    token_budget = memory.choose_token_budget(tokens, model, samples, len(units) + 2)
+    token_budget = memory.choose_token_budget(token_budget, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
         return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))
     if loop or replacements:
         return _rows_of_changed_candidates(
-            model, calibrations, units, removed, token_budget, current, loop, replacements, manifest
+            model,
+            calibrations,
+            units,
+            removed,
+            token_budget,
+            with_current,
+            loop,
+            replacements,
+            manifest,
         )
     scores = sweep.sweep_units(
         model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
     )
-    return scores.rows([CURRENT, *units] if current else units)
+    return scores.rows([CURRENT, *units] if with_current else units)
 
 
 def _rows_of_changed_candidates(
@@ -83,15 +92,18 @@ def _rows_of_changed_candidates(
     units: Sequence[str],
     removed: Sequence[str],
     token_budget: int,
-    current: bool,
+    with_current: bool,
     loop: Loop | None,
     replacements: DonorModels | None,
     manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
-    """`rows` where candidates are repaired, or where some units are layers of other models."""
+    """`removal_rows` where candidates are repaired, or where some units are donors' layers."""
     samples = next(iter(calibrations.values())).samples
-    protect = [*(loop.protect if loop else ()), *(replacements.protect if replacements else ())]
-    protected = protected_layers(protect, sweep.layer_count(model))
+    protected_by_options = [
+        *(loop.protect if loop else ()),
+        *(replacements.protect if replacements else ()),
+    ]
+    protected = protected_layers(protected_by_options, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
     wanted, observed = candidates.plan_sweep(
         Candidate(frozenset(removed)),
@@ -103,31 +115,31 @@ def _rows_of_changed_candidates(
         other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
     repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
     with sweep.open_session(model, samples, token_budget, replacements=other_layers) as session:
-        measuring: Any = session
+        measuring_session: Any = session
         if loop:
-            measuring = import_module("lamina.selection.looped").Looped(session, repairs)
-        measuring.measure(range(len(samples)), wanted, observed)
-        return list(session.scores.rows(wanted if current else measured_units))
+            measuring_session = import_module("lamina.selection.looped").Looped(session, repairs)
+        measuring_session.measure(range(len(samples)), wanted, observed)
+        return list(session.scores.rows(wanted if with_current else measured_units))
 
 
 def _fit_repairs(
     model: PreTrainedModel,
     calibrations: Mapping[str, CalibrationSamples],
     loop: Loop,
-    measured: Iterable[Candidate],
+    measured_candidates: Iterable[Candidate],
     observed: Mapping[str, Observation],
 ) -> Any:
-    """The patches of all runs that the measured and the observed candidates lack, fitted by halves."""
+    """The patches of all runs that measured and observed candidates lack, fitted by folds."""
     scored_name = next(iter(calibrations))
     weights = dict(loop.weights)
-    # What is scored for the plans of another calibration need not be among what their repair is fitted on.
+    # With plans of another calibration, the repair need not be fitted on the one that is scored.
     weights.setdefault(scored_name, 0.0)
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
     scored_source = list(weights).index(scored_name)
-    fitted_for = list(measured)
+    fitted_for = list(measured_candidates)
     for observation in observed.values():
-        compared = (observation.model, observation.before, observation.after)
-        fitted_for += [candidate for candidate in compared if candidate]
+        observed_candidates = (observation.model, observation.before, observation.after)
+        fitted_for += [candidate for candidate in observed_candidates if candidate]
     looped = import_module("lamina.selection.looped")
     return looped.fit_loop_patches(
         model, sources, fitted_for, loop.repair, loop.seed, scored_source

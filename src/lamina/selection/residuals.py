@@ -33,7 +33,7 @@ def sweep_rows(
     units: Sequence[str],
     removed: Sequence[str],
     pass_: str,
-    tokens: int,
+    token_budget: int,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys: column `residual`, one row per unit and sample.
 
@@ -41,14 +41,14 @@ def sweep_rows(
     the number of samples. So the mean over samples is the sum of the shares.
 
     removed: The units that were removed before.
-    tokens: Token budget of a batch.
+    token_budget: Token budget of a batch.
     """
     n_layers = len(layers_of(model))
     removed_with = {unit: [*removed, unit] for unit in units}
     candidates = [Candidate(frozenset(removed_units)) for removed_units in removed_with.values()]
     sequences = [sample.sequence() for sample in samples]
     repairs = looped.fit_loop_patches(model, [Source(sequences)], candidates, Ghost(), SEED)
-    shares = unexplained_shares(model, sequences, repairs, tokens)
+    shares = unexplained_shares(model, sequences, repairs, token_budget)
 
     sweep_rows: list[dict[str, Any]] = []
     for unit, removed_units in removed_with.items():
@@ -60,7 +60,7 @@ def sweep_rows(
 
 
 def unexplained_shares(
-    model: PreTrainedModel, sequences: Sequence[Sequence[int]], repairs: Repairs, tokens: int
+    model: PreTrainedModel, sequences: Sequence[Sequence[int]], repairs: Repairs, token_budget: int
 ) -> dict[Boundary, torch.Tensor]:
     """The samples' parts in the unexplained share of each run, times their number.
 
@@ -69,7 +69,7 @@ def unexplained_shares(
     boundaries = sorted(repairs.patches[0])
     errors = _UnexplainedErrors(boundaries, repairs, len(sequences), model.device)
     positions = [position for boundary in boundaries for position in boundary]
-    taps.run_sequences(model, sequences, positions, errors.add_batch, tokens)
+    taps.run_sequences(model, sequences, positions, errors.add_batch, token_budget)
     return errors.shares()
 
 
@@ -134,26 +134,26 @@ class _UnexplainedErrors:
     ) -> None:
         """Set the errors of a batch's samples that are in a fold."""
         fold_of_sample = self.repairs.fold_of_sample
-        lines = [
+        fold_lines = [
             line
             for line, sample_index in enumerate(batch.samples)
             if fold_of_sample[sample_index] == fold
         ]
-        sample_indices = [batch.samples[line] for line in lines]
-        is_padding = ~batch.real[lines]
+        sample_indices = [batch.samples[line] for line in fold_lines]
+        is_padding = ~batch.real[fold_lines]
         for boundary, patch in self.repairs.patches[fold].items():
             start, end = boundary
-            x = streams[start][lines].double()
-            y = streams[end][lines].double()
+            x = streams[start][fold_lines].double()
+            y = streams[end][fold_lines].double()
             error = y - patch.to(x.device, x.dtype).repaired(x)
             squared_error = error.square().sum(-1).masked_fill(is_padding, 0).sum(-1)
             self.squared_errors[boundary][sample_indices] = squared_error
 
     def shares(self) -> dict[Boundary, torch.Tensor]:
         """Each sample's part in the unexplained share of each run, times the number of samples."""
-        shares: dict[Boundary, torch.Tensor] = {}
+        share_by_boundary: dict[Boundary, torch.Tensor] = {}
         for boundary, squared_errors in self.squared_errors.items():
             _, end = boundary
             squared_deviation = self.sums_at_end[end].squared_deviation()
-            shares[boundary] = self.n_samples * squared_errors / squared_deviation
-        return shares
+            share_by_boundary[boundary] = self.n_samples * squared_errors / squared_deviation
+        return share_by_boundary

@@ -35,7 +35,7 @@ from lamina.store import parquet
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What a selector's search for whole sets is given; `search_plans` of the module `SEARCH` of its class takes it."""
+    """The inputs of a search for whole sets: the argument of `search_plans`."""
 
     model: PreTrainedModel
     """The base model, complete."""
@@ -47,7 +47,7 @@ class SearchRequest:
     """Model, calibration and selector, as plans name them."""
     score: str = "acc_norm"
     """How choices are compared: `acc` or `acc_norm`."""
-    tokens: int | str = "auto"
+    token_budget: int | str = "auto"
     """Token budget of one pass: lines × streams × length."""
     loop: Loop | None = None
     """The repair in place of every candidate."""
@@ -63,7 +63,7 @@ class SearchRequest:
 
     @property
     def folder(self) -> Path | None:
-        """Where the search may write what it does not keep in memory; None for the place of temporary files."""
+        """Where patches wait that exceed memory; None for the folder of temporary files."""
         if self.log is None:
             return None
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -88,8 +88,8 @@ class SearchRequest:
             return UnitPrices(self.selector.units)
         return UnitPrices("both", self.selector.attention(self.manifest["attention_share"]))
 
-    def plan(self, size: int, **columns: Any) -> Plan:
-        """The plan of a size."""
+    def make_plan(self, size: int, **columns: Any) -> Plan:
+        """The plan of a size, with these columns."""
         return Plan(
             **self.keys,
             removed=size,
@@ -106,29 +106,35 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     calibration = next(iter(request.calibrations.values()))
     samples = calibration.samples
     sequences = calibration.sequences()
-    seen, held_back = split_samples(sequences, selector.held_back, selector.seed)
+    seen_indices, heldback_indices = split_samples(sequences, selector.held_back, selector.seed)
     token_budget = memory.choose_token_budget(
-        request.tokens, request.model, samples, request.depth + 2
+        request.token_budget, request.model, samples, request.depth + 2
     )
     outputs = METRICS[selector.metric].outputs
     other_layers = _layers_of_other_models(request)
     with sweep.open_session(request.model, samples, token_budget, outputs, other_layers) as session:
-        if refused := _refusal(request, calibration, session):
-            return [request.plan(size, refused=refused) for size in request.sizes], []
-        measuring: Any = session
-        growing: Any = None
+        if refusal := _refusal(request, calibration, session):
+            return [
+                request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes
+            ], []
+        measuring_session: Any = session
+        growing_repairs: Any = None
         if request.loop:
-            growing = _repairs_in_place(request, request.loop, seen, held_back)
-            measuring = import_module("lamina.selection.looped").Looped(session, growing.repairs)
+            growing_repairs = _repairs_in_place(
+                request, request.loop, seen_indices, heldback_indices
+            )
+            measuring_session = import_module("lamina.selection.looped").Looped(
+                session, growing_repairs.repairs
+            )
 
         def prepare(candidates: Sequence[Candidate]) -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
             session.scores = Scores(samples)
-            if growing:
-                growing.fit(candidates)
+            if growing_repairs:
+                growing_repairs.fit(candidates)
 
         trials = Trials(
-            Evaluator(measuring, loss_of(selector.metric, request.score)),
+            Evaluator(measuring_session, loss_of(selector.metric, request.score)),
             len(samples),
             request.log,
             request.origin,
@@ -137,11 +143,11 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             request.prices,
         )
         lengths = np.array([len(sequence) for sequence in sequences])
-        result = run_search(
-            trials, request.units, request.sizes, selector, seen, held_back, lengths
+        search_result = run_search(
+            trials, request.units, request.sizes, selector, seen_indices, heldback_indices, lengths
         )
-    plans = [_plan_of_set(request, result, size) for size in result.sets]
-    return plans, [dict(row) for row in result.rows]
+    plans = [_plan_of_set(request, search_result, plan_size) for plan_size in search_result.sets]
+    return plans, [dict(row) for row in search_result.rows]
 
 
 def _layers_of_other_models(request: SearchRequest) -> Any:
@@ -154,19 +160,21 @@ def _layers_of_other_models(request: SearchRequest) -> Any:
 
 
 def _repairs_in_place(
-    request: SearchRequest, loop: Loop, seen: np.ndarray, held_back: np.ndarray
+    request: SearchRequest, loop: Loop, seen_indices: np.ndarray, heldback_indices: np.ndarray
 ) -> Any:
-    """The repairs of all candidates, fitted as they are needed on documents that are not held back."""
+    """The repairs of all candidates, fitted at need on documents that are not held back."""
     looped = import_module("lamina.selection.looped")
-    own_name, calibration = next(iter(request.calibrations.items()))
+    own_calibration, calibration = next(iter(request.calibrations.items()))
     own_sequences = calibration.sequences()
-    held_back_sequences = [own_sequences[index] for index in held_back]
+    held_back_sequences = [own_sequences[index] for index in heldback_indices]
     sequences = {
-        name: exclude_documents(other.sequences(), held_back_sequences)
-        for name, other in request.calibrations.items()
+        calibration_name: exclude_documents(other.sequences(), held_back_sequences)
+        for calibration_name, other in request.calibrations.items()
     }
-    sequences[own_name] = [own_sequences[index] for index in seen]
-    sources = [Source(sequences[name], weight) for name, weight in loop.weights]
+    sequences[own_calibration] = [own_sequences[index] for index in seen_indices]
+    sources = [
+        Source(sequences[calibration_name], weight) for calibration_name, weight in loop.weights
+    ]
     patch_store = looped.store_for(request.model, request.folder)
 
     def fit(candidates: Sequence[Candidate]) -> Any:
@@ -174,20 +182,20 @@ def _repairs_in_place(
             request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
         )
 
-    return looped.GrowingRepairs(fit, seen, len(own_sequences), request.depth)
+    return looped.GrowingRepairs(fit, seen_indices, len(own_sequences), request.depth)
 
 
-def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Plan:
+def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size: int) -> Plan:
     """The plan of one size from the set that a search found."""
-    units = sorted(result.sets[size].removed, key=parse_unit)
+    units = sorted(search_result.sets[plan_size].removed, key=parse_unit)
     metric = protocol.metric_named(request.selector.metric)
     unmeasured: list[float | None] = [None] * (len(units) - 1)
-    plan = request.plan(
-        size,
+    plan = request.make_plan(
+        plan_size,
         units=units,
-        scores=[result.losses[size]] * len(units),
-        accuracy_before=[metric.accuracy(result.losses[0]), *unmeasured],
-        accuracy_after=[*unmeasured, metric.accuracy(result.losses[size])],
+        scores=[search_result.losses[plan_size]] * len(units),
+        accuracy_before=[metric.accuracy(search_result.losses[0]), *unmeasured],
+        accuracy_after=[*unmeasured, metric.accuracy(search_result.losses[plan_size])],
     )
     if not request.replacements:
         return plan
@@ -198,12 +206,14 @@ def _plan_of_set(request: SearchRequest, result: SearchResult, size: int) -> Pla
 def _refusal(
     request: SearchRequest, calibration: CalibrationSamples, session: Session
 ) -> str | None:
-    """Why no plan can be made, or None: the score of a base model at chance cannot compare removals."""
+    """Why no plan can be made, or None. A base model at chance cannot compare removals."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
-    measured = session.scores.rows([CURRENT])
-    rows = parquet.from_rows("sweeps", measured, removed=0, **request.keys)
+    current_rows = session.scores.rows([CURRENT])
+    sweep_table = parquet.from_rows("sweeps", current_rows, removed=0, **request.keys)
     context = Context(calibration.facts["chance_accuracy"], request.score)
-    reason = protocol.metric_named(request.selector.metric).undefined(from_table(rows), context)
+    reason = protocol.metric_named(request.selector.metric).undefined(
+        from_table(sweep_table), context
+    )
     if not reason:
         return None
     return (

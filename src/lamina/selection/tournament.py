@@ -1,6 +1,7 @@
-"""Sets of units that several ways proposed compete on judge documents: the heart of strategy `portfolio`.
+"""Proposed sets of units compete on judge documents: the heart of strategy `portfolio`.
 
-`lamina.selection.judging` brings the proposals, the judge documents and the repairs; this module knows no model.
+`lamina.selection.judging` brings the proposals, the judge documents and the repairs; this module
+knows no model.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
 from lamina.selection.trials import Trials
 
-# Shares of the judge documents on which sets are compared, and how many sets of a size survive each round.
+# (share of the judge documents, sets of each size that survive) of each round.
 ROUNDS = ((0.25, 8), (0.5, 4), (1.0, 1))
 N_EXCHANGED = 2  # sets of a size around which exchanges are tried
 N_CUTS = 200  # of the last judge documents in two, which correct the winner's loss
@@ -36,31 +37,35 @@ class Entrant:
 
 @dataclass(frozen=True)
 class JudgeDocuments:
-    """The samples that judge, by calibration, each in a drawn order, which is that in which they judge."""
+    """The samples that judge, by calibration, in the drawn order in which they judge."""
 
     samples: Sequence[np.ndarray]
     """Indices of the samples of each calibration."""
     weights: Sequence[float]
     """What the mean loss of each calibration counts."""
 
-    def between(self, start: float, end: float) -> list[np.ndarray]:
+    def select_between(self, start: float, end: float) -> list[np.ndarray]:
         """The samples between two shares of each calibration, at least one of each."""
-        parts: list[np.ndarray] = []
+        selected_samples: list[np.ndarray] = []
         for indices in self.samples:
-            count = len(indices)
-            first = min(round(start * count), count - 1)
-            last = max(1, round(end * count))
-            parts.append(indices[first:last])
-        return parts
+            n_samples = len(indices)
+            first_index = min(round(start * n_samples), n_samples - 1)
+            end_index = max(1, round(end * n_samples))
+            selected_samples.append(indices[first_index:end_index])
+        return selected_samples
 
-    def mean_loss(self, losses: np.ndarray, part: Sequence[np.ndarray]) -> np.ndarray:
-        """Weighted sums over calibrations of the mean losses on `part`, (…,), from losses (…, samples)."""
-        means = (losses[..., indices].mean(axis=-1) for indices in part)
-        return sum(weight * mean for mean, weight in zip(means, self.weights, strict=True))
+    def average_losses(
+        self, losses: np.ndarray, judging_samples: Sequence[np.ndarray]
+    ) -> np.ndarray:
+        """Mean losses, weighted and summed over calibrations: (…, samples) to (…,)."""
+        mean_losses = (losses[..., indices].mean(axis=-1) for indices in judging_samples)
+        return sum(
+            weight * mean_loss for mean_loss, weight in zip(mean_losses, self.weights, strict=True)
+        )
 
 
 class MemberResult(TypedDict):
-    """What a member's set loses on all documents that it was measured on, with the repair that suits it best."""
+    """The loss of a member's set with its best repair, on all documents that it was measured on."""
 
     units: list[str]
     repair: str
@@ -78,7 +83,7 @@ class TournamentChoice(TypedDict):
     repair: str
     loss: float
     corrected_loss: float
-    """Not flattered by the winner's being the best of many, see `corrected_loss`."""
+    """Not flattered by the winner's being the best of many, see `correct_loss`."""
     n_samples: int
     repairs: dict[str, float]
     """The loss of the winner with each repair, and bare under `none`."""
@@ -95,8 +100,8 @@ FormCandidates = Callable[
 class Tournament:
     """Sets of units compete on judge documents: on few documents first, the best sets on more.
 
-    Each set is measured bare and with every repair; its loss is the least of these. Sizes compete apart and are
-    measured together, since their sets share passes.
+    Each set is measured bare and with every repair; its loss is the least of these. Sizes compete
+    apart and are measured together, since their sets share passes.
     """
 
     def __init__(
@@ -122,115 +127,144 @@ class Tournament:
         exchange: Gives the sets to try around one, which enter in the first round.
         """
         self._proposals = dict(proposals)
-        self._entrants = {size: [] for size in proposals}
-        self._admit({size: list(sets.items()) for size, sets in proposals.items()})
-        n_seen_before = 0
-        for number, (share, n_survivors) in enumerate(ROUNDS, start=1):
-            documents = self.judge_documents.between(0, share)
+        self._entrants = {plan_size: [] for plan_size in proposals}
+        self._admit({plan_size: list(sets.items()) for plan_size, sets in proposals.items()})
+        n_samples_before = 0
+        for round_number, (share, n_survivors) in enumerate(ROUNDS, start=1):
+            documents = self.judge_documents.select_between(0, share)
             layer_tokens = self._measure(documents)
-            if number == 1:
-                self._admit(self._exchanges(documents, exchange))
-                for candidate, cost in self._measure(documents).items():
-                    layer_tokens[candidate] = layer_tokens.get(candidate, 0.0) + cost
-            n_seen = count_samples(documents)
-            for size, entrants in self._entrants.items():
-                survivors = self._ranked(entrants, documents)[:n_survivors]
+            if round_number == 1:
+                self._admit(self._propose_exchanges(documents, exchange))
+                for candidate, layer_token_cost in self._measure(documents).items():
+                    layer_tokens[candidate] = layer_tokens.get(candidate, 0.0) + layer_token_cost
+
+            n_samples = count_samples(documents)
+            round_columns = {
+                "stage": str(round_number),
+                "n_samples": n_samples,
+                "n_new": n_samples - n_samples_before,
+            }
+            for plan_size, entrants in self._entrants.items():
+                survivors = self._rank_entrants(entrants, documents)[:n_survivors]
                 for entrant in entrants:
-                    self.rows += [
-                        {
-                            "removed": size,
-                            "step": size,
-                            "stage": str(number),
-                            "units": sorted(entrant.units, key=parse_unit),
-                            "member": entrant.member,
-                            "repair": repair,
-                            "n_samples": n_seen,
-                            "n_new": n_seen - n_seen_before,
-                            "layer_tokens": layer_tokens[candidate],
-                            "loss": self._loss(entrant, repair, documents),
-                            "kept": entrant in survivors,
-                        }
-                        for repair, candidate in entrant.candidates.items()
-                    ]
+                    columns = {
+                        "removed": plan_size,
+                        "step": plan_size,
+                        "kept": entrant in survivors,
+                        **round_columns,
+                    }
+                    self._record(entrant, documents, layer_tokens, columns)
                 # All finalists correct the loss of the winner, so they stay.
                 if n_survivors > 1:
-                    self._entrants[size] = survivors
-            n_seen_before = n_seen
+                    self._entrants[plan_size] = survivors
+            n_samples_before = n_samples
+
+    def _record(
+        self,
+        entrant: Entrant,
+        documents: Sequence[np.ndarray],
+        layer_tokens: Mapping[Candidate, float],
+        columns: Mapping[str, Any],
+    ) -> None:
+        """Add the rows of an entrant in one round: one bare, and one with each repair."""
+        for repair, candidate in entrant.candidates.items():
+            self.rows.append(
+                {
+                    **columns,
+                    "units": sorted(entrant.units, key=parse_unit),
+                    "member": entrant.member,
+                    "repair": repair,
+                    "layer_tokens": layer_tokens[candidate],
+                    "loss": self._average_loss(entrant, repair, documents),
+                }
+            )
 
     def choose(self, seed: int) -> dict[int, TournamentChoice]:
-        """The set and repair of each size with the least loss on all judge documents; `seed` draws the correction."""
-        choices = {size: self._choose(size, seed) for size in self._entrants}
-        for size, choice in choices.items():
-            better = [
-                other
-                for other in sorted(choices)
-                if other > size and choices[other]["loss"] < choice["loss"]
+        """The set and repair of each size with the least loss on all judge documents.
+
+        seed: Draws the cuts that correct this loss.
+        """
+        choices = {plan_size: self._choose_set(plan_size, seed) for plan_size in self._entrants}
+        for plan_size, choice in choices.items():
+            better_sizes = [
+                larger_size
+                for larger_size in sorted(choices)
+                if larger_size > plan_size and choices[larger_size]["loss"] < choice["loss"]
             ]
-            if better:
+            if better_sizes:
                 choice["note"] = (
-                    f"At size {better[0]} the model loses less on these documents than at size "
-                    f"{size}."
+                    f"At size {better_sizes[0]} the model loses less on these documents than at "
+                    f"size {plan_size}."
                 )
         return choices
 
     def _admit(self, sets: Mapping[int, Sequence[tuple[str, frozenset[str]]]]) -> None:
-        """Enter sets with their members, by size. A set that is already in keeps the member that proposed it first."""
-        wanted = [units for of_size in sets.values() for _, units in of_size]
-        candidates = self.form_candidates(wanted)
-        for size, of_size in sets.items():
-            for member, units in of_size:
-                if units not in {entrant.units for entrant in self._entrants[size]}:
-                    self._entrants[size].append(Entrant(member, units, candidates[units]))
+        """Enter sets with their members, by size.
 
-    def _exchanges(
+        A set that is already in keeps the member that proposed it first.
+        """
+        all_sets = [units for proposed in sets.values() for _, units in proposed]
+        candidates = self.form_candidates(all_sets)
+        for plan_size, proposed in sets.items():
+            for member, units in proposed:
+                if units not in {entrant.units for entrant in self._entrants[plan_size]}:
+                    self._entrants[plan_size].append(Entrant(member, units, candidates[units]))
+
+    def _propose_exchanges(
         self,
         documents: Sequence[np.ndarray],
         exchange: Callable[[frozenset[str]], Sequence[frozenset[str]]],
     ) -> dict[int, list[tuple[str, frozenset[str]]]]:
         """The sets around the best ones of each size."""
-        sets: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        for size, entrants in self._entrants.items():
-            sets[size] = []
-            for entrant in self._ranked(entrants, documents)[:N_EXCHANGED]:
-                sets[size] += [(EXCHANGE, units) for units in exchange(entrant.units)]
-        return sets
+        exchanged_sets: dict[int, list[tuple[str, frozenset[str]]]] = {}
+        for plan_size, entrants in self._entrants.items():
+            exchanged_sets[plan_size] = []
+            for entrant in self._rank_entrants(entrants, documents)[:N_EXCHANGED]:
+                exchanged_sets[plan_size] += [
+                    (EXCHANGE, units) for units in exchange(entrant.units)
+                ]
+        return exchanged_sets
 
     def _measure(self, documents: Sequence[np.ndarray]) -> dict[Candidate, float]:
-        """Measure all sets of all sizes on these documents; returns the layer-tokens that each candidate cost."""
+        """Measure all sets on these documents; return the layer-tokens that each candidate cost."""
         candidates: list[Candidate] = []
-        for size, entrants in self._entrants.items():
+        for plan_size, entrants in self._entrants.items():
             for entrant in entrants:
                 candidates += entrant.candidates.values()
-                self._documents_seen[size, entrant.units] = list(documents)
-        _, layer_tokens = self.trials.losses(candidates, np.concatenate(documents))
+                self._documents_seen[plan_size, entrant.units] = list(documents)
+        _, layer_tokens = self.trials.measure_losses(candidates, np.concatenate(documents))
         return dict(zip(candidates, layer_tokens, strict=True))
 
-    def _loss(self, entrant: Entrant, repair: str, documents: Sequence[np.ndarray]) -> float:
-        losses = self.trials.values(entrant.candidates[repair])
-        return float(self.judge_documents.mean_loss(losses, documents))
+    def _average_loss(
+        self, entrant: Entrant, repair: str, documents: Sequence[np.ndarray]
+    ) -> float:
+        losses = self.trials.get_losses(entrant.candidates[repair])
+        return float(self.judge_documents.average_losses(losses, documents))
 
-    def _best_repair(self, entrant: Entrant, documents: Sequence[np.ndarray]) -> str:
-        return min(entrant.candidates, key=lambda repair: self._loss(entrant, repair, documents))
+    def _find_best_repair(self, entrant: Entrant, documents: Sequence[np.ndarray]) -> str:
+        return min(
+            entrant.candidates, key=lambda repair: self._average_loss(entrant, repair, documents)
+        )
 
-    def _ranked(
+    def _rank_entrants(
         self, entrants: Sequence[Entrant], documents: Sequence[np.ndarray]
     ) -> list[Entrant]:
         """Entrants by their least loss with any repair, the best first."""
 
         def least_loss(entrant: Entrant) -> tuple[float, list[str]]:
-            repair = self._best_repair(entrant, documents)
-            return self._loss(entrant, repair, documents), sorted(entrant.units)
+            repair = self._find_best_repair(entrant, documents)
+            return self._average_loss(entrant, repair, documents), sorted(entrant.units)
 
         return sorted(entrants, key=least_loss)
 
-    def _choose(self, size: int, seed: int) -> TournamentChoice:
+    def _choose_set(self, plan_size: int, seed: int) -> TournamentChoice:
         """The winner of one size."""
-        documents = self.judge_documents.between(0, 1)
-        finalists = self._entrants[size]
-        winner = self._ranked(finalists, documents)[0]
-        repair = self._best_repair(winner, documents)
-        losses = [
-            self.trials.values(candidate)
+        documents = self.judge_documents.select_between(0, 1)
+        finalists = self._entrants[plan_size]
+        winner = self._rank_entrants(finalists, documents)[0]
+        repair = self._find_best_repair(winner, documents)
+        finalist_losses = [
+            self.trials.get_losses(candidate)
             for entrant in finalists
             for candidate in entrant.candidates.values()
         ]
@@ -238,29 +272,36 @@ class Tournament:
             "units": sorted(winner.units, key=parse_unit),
             "member": winner.member,
             "repair": repair,
-            "loss": self._loss(winner, repair, documents),
-            "corrected_loss": corrected_loss(losses, self.judge_documents, seed),
+            "loss": self._average_loss(winner, repair, documents),
+            "corrected_loss": correct_loss(finalist_losses, self.judge_documents, seed),
             "n_samples": count_samples(documents),
-            "repairs": {name: self._loss(winner, name, documents) for name in winner.candidates},
+            "repairs": {
+                name: self._average_loss(winner, name, documents) for name in winner.candidates
+            },
             "members": {
-                member: self._compare(size, member, units, winner, repair)
-                for member, units in self._proposals[size].items()
+                member: self._compare(plan_size, member, units, winner, repair)
+                for member, units in self._proposals[plan_size].items()
             },
         }
 
     def _compare(
-        self, size: int, member: str, units: frozenset[str], winner: Entrant, repair: str
+        self,
+        plan_size: int,
+        member: str,
+        member_units: frozenset[str],
+        winner: Entrant,
+        repair: str,
     ) -> MemberResult:
-        """What a member's set loses, and how much more than the winner, on the documents that the set has seen."""
-        documents = self._documents_seen[size, units]
-        entrant = Entrant(member, units, self.form_candidates([units])[units])
-        own_repair = self._best_repair(entrant, documents)
-        own_loss = self._loss(entrant, own_repair, documents)
+        """Compare a member's set with the winner, on the documents that the set has seen."""
+        documents = self._documents_seen[plan_size, member_units]
+        entrant = Entrant(member, member_units, self.form_candidates([member_units])[member_units])
+        own_repair = self._find_best_repair(entrant, documents)
+        own_loss = self._average_loss(entrant, own_repair, documents)
         return {
-            "units": sorted(units, key=parse_unit),
+            "units": sorted(member_units, key=parse_unit),
             "repair": own_repair,
             "loss": own_loss,
-            "more": own_loss - self._loss(winner, repair, documents),
+            "more": own_loss - self._average_loss(winner, repair, documents),
             "n_samples": count_samples(documents),
         }
 
@@ -270,31 +311,34 @@ def count_samples(documents: Sequence[np.ndarray]) -> int:
     return sum(len(indices) for indices in documents)
 
 
-def corrected_loss(
-    losses: Sequence[np.ndarray], judge_documents: JudgeDocuments, seed: int
+def correct_loss(
+    candidate_losses: Sequence[np.ndarray], judge_documents: JudgeDocuments, seed: int
 ) -> float:
     """The loss of the best of several candidates, not flattered by its being the best.
 
-    losses: Of each candidate, (samples,).
+    candidate_losses: Of each candidate, (samples,).
 
-    The last half of the judge documents, on which no set was dropped, is cut in two: the candidate with the least loss
-    on one part is measured on the other. The mean over many cuts is that of a choice by these few documents.
+    The last half of the judge documents, on which no set was dropped, is cut in two: the candidate
+    with the least loss on one part is measured on the other. The mean over many cuts is that of a
+    choice by these few documents.
     """
     generator = np.random.default_rng(seed)
-    all_losses = np.array(losses)
-    measured: list[float] = []
+    all_losses = np.array(candidate_losses)
+    measured_losses: list[float] = []
     for _ in range(N_CUTS):
-        choosing: list[np.ndarray] = []
-        measuring: list[np.ndarray] = []
-        for indices in judge_documents.between(0.5, 1):
-            drawn = generator.permutation(indices)
-            middle = len(drawn) // 2
+        choosing_documents: list[np.ndarray] = []
+        measuring_documents: list[np.ndarray] = []
+        for indices in judge_documents.select_between(0.5, 1):
+            drawn_order = generator.permutation(indices)
+            middle = len(drawn_order) // 2
             # A single document has to do both.
-            choosing.append(drawn[:middle] if middle else drawn)
-            measuring.append(drawn[middle:])
-        best = int(judge_documents.mean_loss(all_losses, choosing).argmin())
-        measured.append(float(judge_documents.mean_loss(all_losses[best], measuring)))
-    return float(np.mean(measured))
+            choosing_documents.append(drawn_order[:middle] if middle else drawn_order)
+            measuring_documents.append(drawn_order[middle:])
+        best_index = int(judge_documents.average_losses(all_losses, choosing_documents).argmin())
+        measured_losses.append(
+            float(judge_documents.average_losses(all_losses[best_index], measuring_documents))
+        )
+    return float(np.mean(measured_losses))
 
 
 def exchange_units(
@@ -302,27 +346,31 @@ def exchange_units(
     removable: Iterable[str],
     scores: Mapping[str, float],
     n_sets: int,
-    prices: UnitPrices,
+    unit_prices: UnitPrices,
 ) -> list[frozenset[str]]:
-    """At most `n_sets` sets with one unit exchanged, first those in which a low score replaces a high one by rank.
+    """At most `n_sets` sets with one unit exchanged, lowest new and highest old scores first.
 
-    If the new unit counts less than the old one, the lowest others are removed as well; if more, the highest ones may
-    stay.
+    If the new unit counts less than the old one, the lowest others are removed as well; if more,
+    the highest ones may stay.
     """
-    put_back = sorted(units, key=lambda unit: (-scores[unit], parse_unit(unit)))
-    taken_out = sorted(set(removable) - units, key=lambda unit: (scores[unit], parse_unit(unit)))
-    ranks = sorted(
-        product(range(len(put_back)), range(len(taken_out))), key=lambda pair: (sum(pair), pair[0])
+    removed_units = sorted(units, key=lambda unit: (-scores[unit], parse_unit(unit)))
+    kept_units = sorted(set(removable) - units, key=lambda unit: (scores[unit], parse_unit(unit)))
+    rank_pairs = sorted(
+        product(range(len(removed_units)), range(len(kept_units))),
+        key=lambda pair: (sum(pair), pair[0]),
     )
-    size = prices.size_of(units)
-    sets: dict[frozenset[str], None] = {}
-    for old_rank, new_rank in ranks:
-        if len(sets) == n_sets:
+    size = unit_prices.size_of(units)
+    exchanged_sets: dict[frozenset[str], None] = {}
+    for old_rank, new_rank in rank_pairs:
+        if len(exchanged_sets) == n_sets:
             break
-        old, new = put_back[old_rank], taken_out[new_rank]
-        kept = [unit for unit in reversed(put_back) if unit != old]
-        more = [unit for unit in taken_out if unit != new]
-        changed = frozenset(prices.take_enough([new, *kept, *more], size))
-        if prices.size_of(changed) >= size:
-            sets[changed] = None
-    return list(sets)
+        old_unit = removed_units[old_rank]
+        new_unit = kept_units[new_rank]
+        other_removed = [unit for unit in reversed(removed_units) if unit != old_unit]
+        other_kept = [unit for unit in kept_units if unit != new_unit]
+        exchanged_set = frozenset(
+            unit_prices.take_enough([new_unit, *other_removed, *other_kept], size)
+        )
+        if unit_prices.size_of(exchanged_set) >= size:
+            exchanged_sets[exchanged_set] = None
+    return list(exchanged_sets)

@@ -1,6 +1,6 @@
 """The trials of a search for whole sets of units: each set is measured once, counted and logged.
 
-A strategy such as `evolutionary` asks `Search.best` which of some sets lose least, and knows
+A strategy such as `evolutionary` asks `Search.select_best` which of some sets lose least, and knows
 nothing of models. `Trials` keeps every loss, so that a set that is compared again costs nothing,
 and a job that was killed goes on where it was.
 """
@@ -35,7 +35,9 @@ HELD_BACK = "held back"
 class LossSource(Protocol):
     """What measures losses: an `Evaluator`, or in tests a function of sets."""
 
-    def losses(self, candidates: Sequence[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         """Losses (candidates, samples) on the samples with these indices."""
 
 
@@ -83,21 +85,21 @@ class TrialLog:
 
 def _read_measurements(file: Path, origin: str) -> list[LoggedMeasurement]:
     """The measurements in a log of this origin, up to a damaged line; the rest is cut off."""
-    header = json.dumps({"origin": origin})
-    lines: list[str] = []
+    log_header = json.dumps({"origin": origin})
+    log_lines: list[str] = []
     if file.exists():
         # After the last line break is nothing, or the line that was being written at the kill.
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    if lines[:1] != [header]:
-        lines = [header]
+        log_lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+    if log_lines[:1] != [log_header]:
+        log_lines = [log_header]
 
     measurements: list[LoggedMeasurement] = []
     with suppress(ValueError):
-        for line in lines[1:]:
-            measurements.append(json.loads(line))
-    intact_lines = lines[: 1 + len(measurements)]
+        for log_line in log_lines[1:]:
+            measurements.append(json.loads(log_line))
+    intact_lines = log_lines[: 1 + len(measurements)]
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("".join(f"{line}\n" for line in intact_lines), encoding="utf-8")
+    file.write_text("".join(f"{log_line}\n" for log_line in intact_lines), encoding="utf-8")
     return measurements
 
 
@@ -133,13 +135,13 @@ class Trials:
         self._log = TrialLog(log, origin) if log else None
         self._losses: dict[Candidate, np.ndarray] = {}
 
-    def values(self, candidate: Candidate) -> np.ndarray:
+    def get_losses(self, candidate: Candidate) -> np.ndarray:
         """The losses of a candidate so far, (samples,); NaN where it was not measured."""
         if candidate not in self._losses:
             self._losses[candidate] = np.full(self._n_samples, np.nan)
         return self._losses[candidate]
 
-    def losses(
+    def measure_losses(
         self, candidates: Sequence[Candidate], sample_indices: np.ndarray
     ) -> tuple[np.ndarray, list[float]]:
         """Losses on these samples, (candidates, samples), and what each candidate cost just now.
@@ -149,17 +151,17 @@ class Trials:
         """
         candidates_by_missing: dict[tuple[int, ...], list[Candidate]] = {}
         for candidate in dict.fromkeys(candidates):
-            is_missing = np.isnan(self.values(candidate)[sample_indices])
-            missing = tuple(sample_indices[is_missing].tolist())
-            candidates_by_missing.setdefault(missing, []).append(candidate)
+            is_missing = np.isnan(self.get_losses(candidate)[sample_indices])
+            missing_samples = tuple(sample_indices[is_missing].tolist())
+            candidates_by_missing.setdefault(missing_samples, []).append(candidate)
 
         layer_tokens = dict.fromkeys(candidates, 0.0)
-        for missing, group in candidates_by_missing.items():
-            if not missing:
+        for missing_samples, group in candidates_by_missing.items():
+            if not missing_samples:
                 continue
-            group_losses, group_layer_tokens = self._measure(group, list(missing))
+            group_losses, group_layer_tokens = self._measure(group, list(missing_samples))
             for candidate, losses in zip(group, group_losses, strict=True):
-                self._losses[candidate][list(missing)] = losses
+                self._losses[candidate][list(missing_samples)] = losses
                 layer_tokens[candidate] = group_layer_tokens / len(group)
 
         all_losses = np.array([self._losses[candidate][sample_indices] for candidate in candidates])
@@ -171,14 +173,14 @@ class Trials:
         """Losses (candidates, samples) and the layer-tokens that they cost, if need be measured."""
         self._prepare(candidates)
         units = [sorted(candidate.removed) for candidate in candidates]
-        logged = self._log.read_next(units, sample_indices) if self._log else None
-        if logged:
-            workload.done.earlier += logged["layer_tokens"]
-            return np.array(logged["losses"]), logged["layer_tokens"]
+        logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
+        if logged_measurement:
+            workload.done.earlier += logged_measurement["layer_tokens"]
+            return np.array(logged_measurement["losses"]), logged_measurement["layer_tokens"]
 
         layer_tokens_before = self._count_layer_tokens()
-        measured = self._loss_source.losses(candidates, sample_indices)
-        losses = np.asarray(measured, dtype=float)
+        measured_losses = self._loss_source.measure_losses(candidates, sample_indices)
+        losses = np.asarray(measured_losses, dtype=float)
         losses = np.where(np.isnan(losses), np.inf, losses)
         layer_tokens = self._count_layer_tokens() - layer_tokens_before
         if self._log:
@@ -228,7 +230,7 @@ class Search:
         """In the order of the comparisons."""
         self._lengths = lengths
 
-    def best(
+    def select_best(
         self,
         candidates: Sequence[Candidate],
         n_kept: int,
@@ -240,18 +242,19 @@ class Search:
 
         They are compared on these samples, by default on all samples of the search.
         """
-        indices = self.sample_indices if sample_indices is None else sample_indices
+        compared_samples = self.sample_indices if sample_indices is None else sample_indices
         n_new = [
-            int(np.isnan(self.trials.values(candidate)[indices]).sum()) for candidate in candidates
+            int(np.isnan(self.trials.get_losses(candidate)[compared_samples]).sum())
+            for candidate in candidates
         ]
-        losses, layer_tokens = self.trials.losses(candidates, indices)
-        mean_losses = losses.mean(axis=1)
+        sample_losses, layer_tokens = self.trials.measure_losses(candidates, compared_samples)
+        mean_losses = sample_losses.mean(axis=1)
 
         def sort_key(index: int) -> tuple[float, list[int]]:
             layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].removed)
             return mean_losses[index].round(DIGITS), layers_from_deepest
 
-        kept = sorted(range(len(candidates)), key=sort_key)[:n_kept]
+        kept_indices = sorted(range(len(candidates)), key=sort_key)[:n_kept]
         for index, candidate in enumerate(candidates):
             self.rows.append(
                 {
@@ -260,26 +263,26 @@ class Search:
                     "units": sorted(candidate.removed, key=parse_unit),
                     "step": step,
                     "stage": stage,
-                    "n_samples": len(indices),
+                    "n_samples": len(compared_samples),
                     "n_new": n_new[index],
                     "loss": float(mean_losses[index]),
-                    "kept": index in kept,
+                    "kept": index in kept_indices,
                     "layer_tokens": layer_tokens[index],
                 }
             )
-        return [candidates[index] for index in kept]
+        return [candidates[index] for index in kept_indices]
 
-    def draw(self, n_tokens: int, generator: np.random.Generator) -> np.ndarray:
+    def draw_samples(self, n_tokens: int, generator: np.random.Generator) -> np.ndarray:
         """Random samples with at least so many tokens together; all samples if they have fewer."""
-        order = generator.permutation(self.sample_indices)
-        n_tokens_up_to = np.cumsum(self._lengths[order])
+        drawn_order = generator.permutation(self.sample_indices)
+        n_tokens_up_to = np.cumsum(self._lengths[drawn_order])
         n_samples = np.searchsorted(n_tokens_up_to, n_tokens) + 1
-        return np.sort(order[:n_samples])
+        return np.sort(drawn_order[:n_samples])
 
     def judge(self, winner: Candidate, step: int, sample_indices: np.ndarray) -> None:
         """Measure a winner on samples that the search has not seen."""
-        self.best([winner], 1, step, HELD_BACK, sample_indices)
-        (losses,), _ = self.trials.losses([winner], sample_indices)
+        self.select_best([winner], 1, step, HELD_BACK, sample_indices)
+        (losses,), _ = self.trials.measure_losses([winner], sample_indices)
         stderr = None
         if len(losses) > 1 and np.isfinite(losses).all():
             stderr = float(losses.std(ddof=1) / np.sqrt(len(losses)))
@@ -303,35 +306,35 @@ def run_search(
     units: Sequence[str],
     sizes: Sequence[int],
     options: Any,
-    seen: np.ndarray,
-    held_back: np.ndarray,
+    seen_indices: np.ndarray,
+    heldback_indices: np.ndarray,
     lengths: np.ndarray,
 ) -> SearchResult:
     """Search the best set of each size; measure it and the base model on the samples held back.
 
-    seen, held_back: Indices of the samples of the search, and of the samples on which the final
-        sets are measured once.
+    seen_indices, heldback_indices: Indices of the samples of the search, and of the samples on
+        which the final sets are measured once.
     lengths: Tokens of every sample.
     """
-    search = Search(options.strategy, trials, seen, lengths)
+    search = Search(options.strategy, trials, seen_indices, lengths)
     strategy = import_module(f"lamina.selection.strategies.{options.strategy}")
-    sets: dict[int, Candidate] = strategy.find(search, units, sizes, options)
+    set_by_size: dict[int, Candidate] = strategy.find(search, units, sizes, options)
 
-    base_search = Search(BASE, trials, seen, lengths)
-    base_search.best([Candidate()], 1, 0, WINNER)
-    base_search.judge(Candidate(), 0, held_back)
-    losses = {0: base_search.rows[0]["loss"]}
-    for size, winner in sets.items():
-        search.best([winner], 1, size, WINNER)
-        losses[size] = search.rows[-1]["loss"]
-    for size, winner in sets.items():
-        search.judge(winner, size, held_back)
+    base_search = Search(BASE, trials, seen_indices, lengths)
+    base_search.select_best([Candidate()], 1, 0, WINNER)
+    base_search.judge(Candidate(), 0, heldback_indices)
+    mean_losses = {0: base_search.rows[0]["loss"]}
+    for plan_size, winner in set_by_size.items():
+        search.select_best([winner], 1, plan_size, WINNER)
+        mean_losses[plan_size] = search.rows[-1]["loss"]
+    for plan_size, winner in set_by_size.items():
+        search.judge(winner, plan_size, heldback_indices)
 
-    rows = [
+    search_rows = [
         {**row, "evaluation": evaluation}
         for evaluation, row in enumerate([*base_search.rows, *search.rows])
     ]
-    return SearchResult(sets, losses, rows)
+    return SearchResult(set_by_size, mean_losses, search_rows)
 
 
 def split_samples(
@@ -342,19 +345,19 @@ def split_samples(
     Raises LaminaError if there are fewer than two documents.
     """
     purpose = "a search chooses on some documents and measures its winner on others (`held_back`)"
-    (flags,) = held_out([sequences], share, seed, purpose)
-    is_held_back = np.array(flags)
+    (heldback_flags,) = held_out([sequences], share, seed, purpose)
+    is_held_back = np.array(heldback_flags)
     return np.flatnonzero(~is_held_back), np.flatnonzero(is_held_back)
 
 
 def exclude_documents(
-    sequences: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]
+    sequences: Sequence[Sequence[int]], held_back_sequences: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
     """The sequences whose documents are not among those of the samples held back, at any length."""
-    document_of_sequence, held_back_documents = index_documents([sequences, held_back])
-    excluded = set(held_back_documents)
+    document_of_sequence, held_back_documents = index_documents([sequences, held_back_sequences])
+    excluded_documents = set(held_back_documents)
     return [
         sequence
         for sequence, document in zip(sequences, document_of_sequence, strict=True)
-        if document not in excluded
+        if document not in excluded_documents
     ]

@@ -1,4 +1,4 @@
-"""The tables of what a study begins with: models, calibrations, and what these share with test documents."""
+"""The tables of what a study begins with: models, calibrations, and shared documents."""
 
 from lamina.tables.columns import CALIBRATION_KEYS, MODEL_KEYS, Column, Table
 

@@ -11,7 +11,7 @@ from lamina.data import files
 from lamina.data.documents import corpus_file, read_documents
 from lamina.models import checkpoint
 from lamina.options import calibrations
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.calibrations import CORPUS, Choices, Hub, Text
 from lamina.options.entry import document_range
 from lamina_workflow.config.configuration import Configuration
@@ -27,7 +27,8 @@ def advise_on(config: Configuration, root: Path) -> list[str]:
 
     Each names the key, says why, and what to write instead.
 
-    config: A configuration that `lamina_workflow.checks.load.load_configuration` has checked, with the files under `root`.
+    config: A configuration that `lamina_workflow.checks.load.load_configuration` has checked, with
+        the files under `root`.
     """
     return [
         *_advise_on_questions(config, root),
@@ -40,32 +41,34 @@ def advise_on(config: Configuration, root: Path) -> list[str]:
 def _advise_on_questions(config: Configuration, root: Path) -> Iterator[str]:
     """Calibrations and tasks with very few questions."""
     for name, calibration in config.calibrations.items():
-        where = f"calibrations.{name}"
+        entry_key = f"calibrations.{name}"
         if isinstance(calibration, Choices):
-            yield from _advise_on_count(where, calibration.limit, calibration.choices, root)
+            yield from _advise_on_count(entry_key, calibration.limit, calibration.choices, root)
         if isinstance(calibration, calibrations.Task):
-            yield from _advise_on_count(where, calibration.limit, None, root)
+            yield from _advise_on_count(entry_key, calibration.limit, None, root)
     for name, task in config.benchmarks.tasks.items():
         yield from _advise_on_count(f"benchmarks.tasks.{name}", task.limit, task.choices, root)
 
 
-def _advise_on_count(where: str, limit: int | None, file: str | None, root: Path) -> Iterator[str]:
+def _advise_on_count(
+    entry_key: str, limit: int | None, file: str | None, root: Path
+) -> Iterator[str]:
     """At most one sentence about an entry with a limit and perhaps a file of questions."""
-    counts = [limit, _count_questions(where, file, root)]
+    counts = [limit, _count_questions(entry_key, file, root)]
     known_counts = [count for count in counts if count is not None]
     n_questions = min(known_counts, default=FEWEST_QUESTIONS)
     if n_questions < FEWEST_QUESTIONS:
         yield (
-            f"{where}: {n_questions} questions distinguish layers only by chance. Use at least "
+            f"{entry_key}: {n_questions} questions distinguish layers only by chance. Use at least "
             f"{FEWEST_QUESTIONS}, better a few hundred."
         )
 
 
-def _count_questions(where: str, file: str | None, root: Path) -> int | None:
+def _count_questions(entry_key: str, file: str | None, root: Path) -> int | None:
     """The number of questions in a small file; None for a large one or none."""
     if file is None or (root / file).stat().st_size > _LARGEST_FILE:
         return None
-    return len(files.read_questions(root / file, where))
+    return len(files.read_questions(root / file, entry_key))
 
 
 def _advise_on_single_documents(config: Configuration, root: Path) -> Iterator[str]:
@@ -84,7 +87,7 @@ def _advise_on_single_documents(config: Configuration, root: Path) -> Iterator[s
             )
 
 
-def _is_single(entry: Text | Hub | Perplexity, name: str, root: Path) -> bool:
+def _is_single(entry: Text | Hub | TextEntry, name: str, root: Path) -> bool:
     """Whether the range of documents, or a small file, holds one document."""
     start, stop = document_range(entry.documents)
     if stop is not None and stop - start == 1:

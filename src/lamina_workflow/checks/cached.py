@@ -22,7 +22,7 @@ def check_cached(config: Configuration, root: Path) -> None:
             _check_snapshot(f"{model_key(config, name)}.source", model)
 
 
-def _check_snapshot(where: str, model: Model) -> None:
+def _check_snapshot(entry_key: str, model: Model) -> None:
     """Refuse a model whose snapshot is not in the cache or cannot be loaded."""
     # Slow to import, and most runs are online.
     from huggingface_hub import errors, snapshot_download
@@ -32,13 +32,13 @@ def _check_snapshot(where: str, model: Model) -> None:
     except errors.LocalEntryNotFoundError as error:
         download = f"hf download {model.source} --revision {model.revision}"
         raise LaminaError(
-            f"{where}: '{model.source}' (revision '{model.revision}') is not in the hub's cache, and "
-            "HF_HUB_OFFLINE forbids downloads. Unset HF_HUB_OFFLINE for this run, run "
+            f"{entry_key}: '{model.source}' (revision '{model.revision}') is not in the hub's "
+            "cache, and HF_HUB_OFFLINE forbids downloads. Unset HF_HUB_OFFLINE for this run, run "
             f"`{download}` on a machine with network access, or write a folder here."
         ) from error
     folder = Path(snapshot)
-    settings = checkpoint.read_settings(folder, where, model.source)
-    checkpoint.check_loadable(folder, settings, where, model.source)
+    settings = checkpoint.read_settings(folder, entry_key, model.source)
+    checkpoint.check_loadable(folder, settings, entry_key, model.source)
 
 
 def _is_prepared(name: str, root: Path) -> bool:

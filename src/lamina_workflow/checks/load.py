@@ -64,13 +64,13 @@ def _check(config: Configuration, root: Path) -> None:
     variants.check_repairs_in_loop(config)
     sizes_by_model: dict[str, Sizes | None] = {}
     for name, study in config.studies.items():
-        where = f"studies.{name}"
-        names.check_study(config, where, study)
+        entry_key = f"studies.{name}"
+        names.check_study(config, entry_key, study)
         if isinstance(study, Prune):
-            variants.check_folded_repairs(config, where, study)
-            variants.check_trained_patches(config, where, study)
-            variants.check_own_tasks(config, where, study)
-            removals.check_removed(config, where, study, root, sizes_by_model)
+            variants.check_folded_repairs(config, entry_key, study)
+            variants.check_trained_patches(config, entry_key, study)
+            variants.check_own_tasks(config, entry_key, study)
+            removals.check_removed(config, entry_key, study, root, sizes_by_model)
     files.check_files(config, root)
 
 
@@ -90,15 +90,15 @@ def _add_siblings_to_models(config: Configuration) -> None:
                 "one of the two."
             )
 
-    siblings = [name for name, donor in config.donors.items() if isinstance(donor, Sibling)]
+    sibling_names = [name for name, donor in config.donors.items() if isinstance(donor, Sibling)]
     for name, donor in config.donors.items():
         if not isinstance(donor, Merged):
             continue
         for sibling in donor.of:
-            if sibling not in siblings:
+            if sibling not in sibling_names:
                 raise LaminaError(
                     f"donors.{name}.of: '{sibling}' is not a sibling under `donors`. "
-                    f"{suggest(sibling, siblings)} Name one that has a `source`."
+                    f"{suggest(sibling, sibling_names)} Name one that has a `source`."
                 )
 
 

@@ -10,13 +10,13 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
 
 
-def check_defined(where: str, name: str, section: str, known: Collection[str]) -> None:
-    """Refuse a name at the key `where` that is not among the names `known` under `section`."""
-    if name in known:
+def check_defined(entry_key: str, name: str, section: str, known_names: Collection[str]) -> None:
+    """Refuse a name at a key of the configuration that is not among those of a section."""
+    if name in known_names:
         return
     raise LaminaError(
-        f"{where}: '{name}' is not defined under `{section}`. {suggest(name, known)} Correct the "
-        "name, or define it there."
+        f"{entry_key}: '{name}' is not defined under `{section}`. {suggest(name, known_names)} "
+        "Correct the name, or define it there."
     )
 
 
@@ -41,12 +41,13 @@ def _check_mixtures(config: Configuration) -> None:
     for name, mixture in config.calibrations.items():
         if not isinstance(mixture, Mixture):
             continue
-        where = f"calibrations.{name}.mixture"
+        entry_key = f"calibrations.{name}.mixture"
         for mixed_name in mixture.mixture:
-            check_defined(where, mixed_name, "calibrations", config.calibrations)
+            check_defined(entry_key, mixed_name, "calibrations", config.calibrations)
             if isinstance(config.calibrations[mixed_name], Mixture):
                 raise LaminaError(
-                    f"{where}: '{mixed_name}' is a mixture itself. Name the calibrations that it mixes."
+                    f"{entry_key}: '{mixed_name}' is a mixture itself. Name the calibrations that "
+                    "it mixes."
                 )
 
 
@@ -63,24 +64,24 @@ def _check_selector_calibrations(config: Configuration) -> None:
 
 
 def _check_training_data(config: Configuration) -> None:
-    """Refuse unknown calibrations in the `data` of repairs and healings."""
-    data: dict[str, Iterable[str]] = {}
+    """Refuse unknown calibrations in the `names_by_key` of repairs and healings."""
+    names_by_key: dict[str, Iterable[str]] = {}
     for name, repair in config.repairs.items():
-        data[f"repairs.{name}.data"] = list(repair.data)
+        names_by_key[f"repairs.{name}.data"] = list(repair.data)
     for name, healing in config.healings.items():
-        data[f"healings.{name}.data"] = list(healing.weights(OWN))
+        names_by_key[f"healings.{name}.data"] = list(healing.weights(OWN))
 
-    known = [OWN, *config.calibrations]
-    for where, calibrations in data.items():
+    known_names = [OWN, *config.calibrations]
+    for entry_key, calibrations in names_by_key.items():
         for calibration in calibrations:
-            check_defined(where, calibration, "calibrations", known)
+            check_defined(entry_key, calibration, "calibrations", known_names)
 
     if OWN not in config.calibrations:
         return
-    for where, calibrations in data.items():
+    for entry_key, calibrations in names_by_key.items():
         if len(list(calibrations)) > 1:
             raise LaminaError(
-                f"calibrations.{OWN}: in {where}, '{OWN}' means the variant's own calibration. "
+                f"calibrations.{OWN}: in {entry_key}, '{OWN}' means the variant's own calibration. "
                 "Give this calibration another name."
             )
 
@@ -96,27 +97,33 @@ def check_benchmark_names(config: Configuration) -> None:
             )
 
 
-def check_study(config: Configuration, where: str, study: Study) -> None:
+def check_study(config: Configuration, entry_key: str, study: Study) -> None:
     """Refuse names in the lists of a study that are not defined."""
-    _check_listed(where, "models", study.models, "models", config.models)
-    _check_listed(where, "calibrations", study.calibrations, "calibrations", config.calibrations)
-    _check_listed(where, "diagnoses", study.diagnoses, "diagnoses", config.diagnoses)
+    _check_listed(entry_key, "models", study.models, "models", config.models)
+    _check_listed(
+        entry_key, "calibrations", study.calibrations, "calibrations", config.calibrations
+    )
+    _check_listed(entry_key, "diagnoses", study.diagnoses, "diagnoses", config.diagnoses)
     if not isinstance(study, Prune):
         return
     tasks = config.benchmarks.tasks
     texts = config.benchmarks.perplexity
-    _check_listed(where, "selectors", study.selectors, "selectors", config.selectors)
-    _check_listed(where, "repairs", study.repairs, "repairs", ["none", *config.repairs])
-    _check_listed(where, "healings", study.healings, "healings", ["none", *config.healings])
-    _check_listed(where, "tasks", study.tasks, "benchmarks.tasks", tasks)
-    _check_listed(where, "perplexity", study.perplexity, "benchmarks.perplexity", texts)
+    _check_listed(entry_key, "selectors", study.selectors, "selectors", config.selectors)
+    _check_listed(entry_key, "repairs", study.repairs, "repairs", ["none", *config.repairs])
+    _check_listed(entry_key, "healings", study.healings, "healings", ["none", *config.healings])
+    _check_listed(entry_key, "tasks", study.tasks, "benchmarks.tasks", tasks)
+    _check_listed(entry_key, "perplexity", study.perplexity, "benchmarks.perplexity", texts)
 
 
 def _check_listed(
-    where: str, key: str, listed: Iterable[str] | str, section: str, known: Collection[str]
+    entry_key: str,
+    key: str,
+    listed_names: Iterable[str] | str,
+    section: str,
+    known_names: Collection[str],
 ) -> None:
     """Refuse undefined names in one list of a study; a word such as `all` stands for no name."""
-    if isinstance(listed, str):
+    if isinstance(listed_names, str):
         return
-    for name in listed:
-        check_defined(f"{where}.{key}", name, section, known)
+    for name in listed_names:
+        check_defined(f"{entry_key}.{key}", name, section, known_names)

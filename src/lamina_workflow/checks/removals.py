@@ -12,7 +12,7 @@ from lamina_workflow.config.studies import Prune, ReachedSize, Size
 
 def check_removed(
     config: Configuration,
-    where: str,
+    entry_key: str,
     study: Prune,
     root: Path,
     sizes_by_model: dict[str, sizes.Sizes | None],
@@ -21,7 +21,7 @@ def check_removed(
 
     The number of units for each size goes into `config.reached_sizes`.
 
-    where: The key of the study.
+    entry_key: The key of the study.
     sizes_by_model: Those that are read go in, so that each model is read once for all studies.
 
     Raises LaminaError, which names the key `removed` of the study or `protect` of a selector.
@@ -30,17 +30,17 @@ def check_removed(
     for model in study.models:
         n_layers = config.models[model].layers
         if n_layers is None:
-            _check_unknown_depth(where, study, model)
+            _check_unknown_depth(entry_key, study, model)
             continue
 
-        checks = RemovalChecks(config, f"{where}.removed", model, n_layers)
+        checks = RemovalChecks(config, f"{entry_key}.removed", model, n_layers)
         model_sizes = None
         if sizes_asked:
             if model not in sizes_by_model:
                 sizes_by_model[model] = _read_sizes(config, model, root)
             model_sizes = sizes_by_model[model]
             if model_sizes is None:
-                raise _no_shapes(where, model, sizes_asked[0])
+                raise _no_shapes(entry_key, model, sizes_asked[0])
 
         for selector in study.selectors:
             checks.check_protected(selector)
@@ -51,24 +51,25 @@ def check_removed(
             checks.check_count(selector, entry)
 
 
-def _check_unknown_depth(where: str, study: Prune, model: str) -> None:
+def _check_unknown_depth(entry_key: str, study: Prune, model: str) -> None:
     """Refuse sizes and shares for a model whose layers are not counted before it is downloaded."""
     for entry in study.removed:
         if isinstance(entry, Size):
-            raise _no_shapes(where, model, entry)
+            raise _no_shapes(entry_key, model, entry)
     for entry in study.removed:
         if isinstance(entry, str):
             raise LaminaError(
-                f"{where}.removed: '{entry}' is a share of the layers of '{model}', but their number is "
-                f"not known yet. Write layers: N in models.{model}, or a number of layers here."
+                f"{entry_key}.removed: '{entry}' is a share of the layers of '{model}', but their "
+                f"number is not known yet. Write `layers: N` in models.{model}, or a number of "
+                "layers here."
             )
 
 
-def _no_shapes(where: str, model: str, size: Size) -> LaminaError:
+def _no_shapes(entry_key: str, model: str, size: Size) -> LaminaError:
     return LaminaError(
-        f"{where}.removed: {size} is computed from the shapes of '{model}', which are read from a "
-        "folder of safetensors weights that are not quantised. Write such a folder as its source, "
-        "or a number of layers here."
+        f"{entry_key}.removed: {size} is computed from the shapes of '{model}', which are read "
+        "from a folder of safetensors weights that are not quantised. Write such a folder as its "
+        "source, or a number of layers here."
     )
 
 
@@ -78,9 +79,9 @@ def _read_sizes(config: Configuration, model: str, root: Path) -> sizes.Sizes | 
     folder = root / entry.source
     if not folder.is_dir() or checkpoint.is_quantised(folder):
         return None
-    where = files.model_key(config, model)
-    settings = checkpoint.read_settings(folder, where, entry.source)
-    tensors = checkpoint.read_weights(folder, where)
+    entry_key = files.model_key(config, model)
+    settings = checkpoint.read_settings(folder, entry_key, entry.source)
+    tensors = checkpoint.read_weights(folder, entry_key)
     skeleton = manifest.load_skeleton(folder, entry.source, entry.trust_remote_code)
     decoder = checkpoint.decoder_settings(settings)
     bytes_per_number = checkpoint.stored_width(entry.dtype, decoder, tensors)
@@ -90,10 +91,10 @@ def _read_sizes(config: Configuration, model: str, root: Path) -> sizes.Sizes | 
 class RemovalChecks:
     """Checks of what the selectors of a study remove from one model."""
 
-    def __init__(self, config: Configuration, where: str, model: str, n_layers: int) -> None:
-        """`where` is the key that a message begins with: `studies.NAME.removed`."""
+    def __init__(self, config: Configuration, entry_key: str, model: str, n_layers: int) -> None:
+        """`entry_key` is the key that a message begins with: `studies.NAME.removed`."""
         self.config = config
-        self.where = where
+        self.entry_key = entry_key
         self.model = model
         self.n_layers = n_layers
 
@@ -112,45 +113,48 @@ class RemovalChecks:
 
         Raises LaminaError if the size is not below that of the base model, or out of reach.
         """
-        options = self.config.selectors[selector]
-        whole, saved_by_kind = model_sizes.amounts(size.what, size.context, options.cost)
-        limit = size.limit(whole)
-        if whole <= limit:
+        selector_options = self.config.selectors[selector]
+        whole_amount, saved_by_kind = model_sizes.amounts(
+            size.what, size.context, selector_options.cost
+        )
+        size_limit = size.limit(whole_amount)
+        if whole_amount <= size_limit:
             raise LaminaError(
-                f"{self.where}: {size} leaves '{self.model}' as it is "
-                f"({size.share(whole, whole)}). Write a smaller size."
+                f"{self.entry_key}: {size} leaves '{self.model}' as it is "
+                f"({size.share(whole_amount, whole_amount)}). Write a smaller size."
             )
 
         # Whichever units a plan removes, it saves at least what the smallest ones do.
-        saved = accumulate(sorted(saved_by_kind[options.units]), initial=0.0)
-        left = [whole - amount for amount in saved]
-        largest = options.largest_removal(self.n_layers)
-        if left[largest] > limit:
-            context = ", or a smaller `context`" if size.what == "memory" else ""
+        saved_amounts = accumulate(sorted(saved_by_kind[selector_options.units]), initial=0.0)
+        left_amounts = [whole_amount - amount for amount in saved_amounts]
+        largest_removal = selector_options.largest_removal(self.n_layers)
+        if left_amounts[largest_removal] > size_limit:
+            context_hint = ", or a smaller `context`" if size.what == "memory" else ""
             raise LaminaError(
-                f"{self.where}: {size} cannot be reached: selector '{selector}' removes at most "
-                f"{largest} of the {self.n_layers} layers of '{self.model}', and without them up "
-                f"to {size.share(left[largest], whole)} are left. Write a larger size{context}."
+                f"{self.entry_key}: {size} cannot be reached: selector '{selector}' removes at "
+                f"most {largest_removal} of the {self.n_layers} layers of '{self.model}', and "
+                f"without them up to {size.share(left_amounts[largest_removal], whole_amount)} are "
+                f"left. Write a larger size{context_hint}."
             )
 
-        n_removed = sum(amount > limit for amount in left)
-        return ReachedSize(n_removed, left[n_removed], whole)
+        n_removed = sum(amount > size_limit for amount in left_amounts)
+        return ReachedSize(n_removed, left_amounts[n_removed], whole_amount)
 
     def check_count(self, selector: str, entry: int | str | Size) -> None:
         """Refuse more units than a selector can remove from the model."""
         options = self.config.selectors[selector]
-        count = self.config.n_removed(self.model, selector, entry)
-        largest = options.largest_removal(self.n_layers)
-        if count <= largest:
+        n_removed = self.config.count_removed(self.model, selector, entry)
+        largest_removal = options.largest_removal(self.n_layers)
+        if n_removed <= largest_removal:
             return
 
         as_written = "" if isinstance(entry, int) else f" ({entry})"
         n_protected = self.n_layers - sum(options.free(self.n_layers))
         remedy = f"Protect fewer layers in selectors.{selector}."
-        if largest:
-            remedy = f"Write at most {largest}."
+        if largest_removal:
+            remedy = f"Write at most {largest_removal}."
         raise LaminaError(
-            f"{self.where}: {count}{as_written} is more than selector '{selector}' can remove from "
-            f"'{self.model}', which has {self.n_layers} layers ({n_protected or 'none'} "
-            f"protected{options.LIMIT}). {remedy}"
+            f"{self.entry_key}: {n_removed}{as_written} is more than selector '{selector}' can "
+            f"remove from '{self.model}', which has {self.n_layers} layers "
+            f"({n_protected or 'none'} protected{options.LIMIT}). {remedy}"
         )

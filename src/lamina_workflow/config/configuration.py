@@ -23,10 +23,10 @@ class Sweep(Entry):
     """How a sweep is cut into jobs and batches."""
 
     blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
-        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L layers "
-        "in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost at most "
-        "a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with many, "
-        "write their number.",
+        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L "
+        "layers in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost "
+        "at most a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with "
+        "many, write their number.",
         "auto",
         allowed="a whole number of at least 1, or auto",
     )
@@ -123,7 +123,7 @@ class Configuration(Entry):
         """
         return self._reached
 
-    def n_removed(self, model: str, selector: str, entry: int | str | Size) -> int:
+    def count_removed(self, model: str, selector: str, entry: int | str | Size) -> int:
         """The number of units that an entry of a study's `removed` means.
 
         Raises LaminaError if it is a share of a number of layers that is not known.
@@ -135,12 +135,12 @@ class Configuration(Entry):
         n_layers = self.models[model].layers
         if n_layers is None:
             raise LaminaError(
-                f"removed: '{entry}' is a share of an unknown number of layers. Write layers: N in "
+                f"removed: '{entry}' is a share of an unknown number of layers. Write `layers: N` in "
                 f"models.{model}."
             )
         return share_of_layers(entry, n_layers)
 
-    def replacing(self, selector: str) -> dict[str, list[str]]:
+    def list_siblings(self, selector: str) -> dict[str, list[str]]:
         """The siblings behind each donor of a selector: the donor itself, or what it merges."""
         siblings: dict[str, list[str]] = {}
         for name in self.selectors[selector].donors:

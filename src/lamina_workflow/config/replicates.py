@@ -64,13 +64,13 @@ def _list_replicas(
 ) -> None:
     """Replace the names of replicated entries in the lists of studies."""
     for study_name, study in config.studies.items():
-        names = getattr(study, section, None)
-        if not names:
+        listed_names = getattr(study, section, None)
+        if not listed_names:
             continue
-        replicas: list[str] = []
-        for name in names:
-            replicas += replicas_by_name.get(name, [name])
-        config.studies[study_name] = study.model_copy(update={section: replicas})
+        listed_replicas: list[str] = []
+        for name in listed_names:
+            listed_replicas += replicas_by_name.get(name, [name])
+        config.studies[study_name] = study.model_copy(update={section: listed_replicas})
 
 
 def _check_groups(section: str, entries: dict[str, Any]) -> None:
@@ -85,35 +85,35 @@ def _check_groups(section: str, entries: dict[str, Any]) -> None:
 
 
 def _draw_replicate(
-    where: str, entry: Calibration | Selector, name: str, index: int
+    entry_key: str, entry: Calibration | Selector, name: str, index: int
 ) -> Calibration | Selector:
     """The replicate with an index, which counts from 0."""
-    options = dict(entry)
-    changes: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
+    entry_options = dict(entry)
+    changed_options: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
 
-    if "seed" in options:
-        takes_all = "limit" in options and options["limit"] is None
-        if takes_all or options.get("fraction") == 1:
+    if "seed" in entry_options:
+        takes_all = "limit" in entry_options and entry_options["limit"] is None
+        if takes_all or entry_options.get("fraction") == 1:
             raise LaminaError(
-                f"{where}.replicates: every draw would take all samples. Draw fewer samples than "
-                "there are."
+                f"{entry_key}.replicates: every draw would take all samples. Draw fewer samples "
+                "than there are."
             )
-        changes["seed"] = options["seed"] + index
-    elif "documents" in options:
-        start, stop = document_range(options["documents"])
+        changed_options["seed"] = entry_options["seed"] + index
+    elif "documents" in entry_options:
+        start, stop = document_range(entry_options["documents"])
         if stop is None:
             raise LaminaError(
-                f"{where}.replicates: a range of documents without an end leaves none for the "
+                f"{entry_key}.replicates: a range of documents without an end leaves none for the "
                 'other replicates. Write a range such as "0:500".'
             )
         offset = index * (stop - start)
-        changes["documents"] = f"{start + offset}:{stop + offset}"
+        changed_options["documents"] = f"{start + offset}:{stop + offset}"
     else:
         raise LaminaError(
-            f"{where}.replicates: nothing is drawn here, so all replicates would be the same. "
+            f"{entry_key}.replicates: nothing is drawn here, so all replicates would be the same. "
             "Leave it out."
         )
-    return entry.model_copy(update=changes)
+    return entry.model_copy(update=changed_options)
 
 
 def expand_checkpoints(config: Configuration) -> None:
@@ -127,56 +127,56 @@ def expand_checkpoints(config: Configuration) -> None:
         if model.checkpoints:
             models_by_series[name] = _series_models(name, model)
     for name, models in models_by_series.items():
-        for taken in sorted(models.keys() & config.models.keys()):
+        for taken_name in sorted(models.keys() & config.models.keys()):
             raise LaminaError(
-                f"models.{name}.checkpoints: there is already a model '{taken}'. Rename one of the "
-                "two."
+                f"models.{name}.checkpoints: there is already a model '{taken_name}'. Rename one "
+                "of the two."
             )
 
-    entries = dict(config.models)
+    model_entries = dict(config.models)
     config.models.clear()
-    for name, model in entries.items():
+    for name, model in model_entries.items():
         config.models.update(models_by_series.get(name, {name: model}))
 
     for study_name, study in config.studies.items():
-        names: list[str] = []
+        expanded_names: list[str] = []
         for name in study.models:
-            names += models_by_series.get(name, [name])
-        unique_names = list(dict.fromkeys(names))
+            expanded_names += models_by_series.get(name, [name])
+        unique_names = list(dict.fromkeys(expanded_names))
         config.studies[study_name] = study.model_copy(update={"models": unique_names})
 
 
 def _series_models(name: str, entry: Model) -> dict[str, Model]:
     """The models of a series by name, one for each checkpoint."""
-    models: dict[str, Model] = {}
+    model_by_name: dict[str, Model] = {}
     checkpoint_by_step: dict[int, str] = {}
     for written_checkpoint in entry.checkpoints or []:
         checkpoint = str(written_checkpoint)
-        step = _step_of(name, checkpoint)
-        if step in checkpoint_by_step:
+        training_step = _step_of(name, checkpoint)
+        if training_step in checkpoint_by_step:
             raise LaminaError(
-                f"models.{name}.checkpoints: '{checkpoint_by_step[step]}' and '{checkpoint}' are "
-                f"both at step {step}. Keep one of them."
+                f"models.{name}.checkpoints: '{checkpoint_by_step[training_step]}' and "
+                f"'{checkpoint}' are both at step {training_step}. Keep one of them."
             )
-        checkpoint_by_step[step] = checkpoint
-        models[f"{name}-{checkpoint}"] = entry.model_copy(
+        checkpoint_by_step[training_step] = checkpoint
+        model_by_name[f"{name}-{checkpoint}"] = entry.model_copy(
             update={
                 "source": entry.source.replace(CHECKPOINT_FIELD, checkpoint),
                 "revision": entry.revision and entry.revision.replace(CHECKPOINT_FIELD, checkpoint),
                 "series": name,
-                "step": step,
+                "step": training_step,
                 "checkpoints": None,
             }
         )
-    return models
+    return model_by_name
 
 
 def _step_of(name: str, checkpoint: str) -> int:
     """How far the training was at a checkpoint: the first number in it."""
-    number = re.search(r"\d+", checkpoint)
-    if number is None:
+    first_number = re.search(r"\d+", checkpoint)
+    if first_number is None:
         raise LaminaError(
             f"models.{name}.checkpoints: '{checkpoint}' holds no number of steps or tokens, by "
             "which checkpoints are ordered. Write one such as 'step1000'."
         )
-    return int(number[0])
+    return int(first_number[0])

@@ -113,8 +113,10 @@ Removed = Annotated[
 
 
 class Study(Choice):
-    """Every model of the list on every calibration. A study of maps lists `metrics`, a study of
-    pruning `selectors` and `removed`; one that lists `diagnoses` alone removes nothing.
+    """Every model of the list on every calibration.
+
+    A study of maps lists `metrics`, a study of pruning `selectors` and `removed`; one that lists
+    only `diagnoses` removes nothing.
     """
 
     models: Names = option("Names of models.", min_length=1)
@@ -151,8 +153,9 @@ class Maps(Study):
 
 
 class Prune(Study):
-    """Variants: every selector at every size, with every repair and healing, and what is measured
-    on them.
+    """Variants: every selector at every size, with every repair and healing.
+
+    Benchmarks are measured on them.
     """
 
     MARKS = ("selectors", "removed")

@@ -31,14 +31,14 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
     text = read_text(path)
     no_break_space = _NO_BREAK_SPACE.search(text)
     if no_break_space:
-        line = text[: no_break_space.end()].count("\n") + 1
+        line_number = text[: no_break_space.end()].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line}: YAML takes the non-breaking space there for a letter. Write an "
-            "ordinary space."
+            f"{path}, line {line_number}: YAML takes the non-breaking space there for a letter. "
+            "Write an ordinary space."
         )
 
     try:
-        root = compose_nodes(path, text, CoreLoader)
+        root_node = compose_nodes(path, text, CoreLoader)
     except LaminaError:
         # Snakemake tries JSON first, which may be indented with tabs.
         values = _json_mapping(text)
@@ -46,12 +46,12 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
             raise
         return values
 
-    if not isinstance(root, yaml.MappingNode):
+    if not isinstance(root_node, yaml.MappingNode):
         raise LaminaError(
             f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on."
         )
-    _check_keys(path, root, "", set())
-    return construct_values(path, text, root, CoreLoader)
+    _check_keys(path, root_node, "", set())
+    return construct_values(path, text, root_node, CoreLoader)
 
 
 def merge_configurations(
@@ -63,23 +63,25 @@ def merge_configurations(
 
     Raises LaminaError as `read_configuration` does.
     """
-    merged: dict[str, Any] = {}
+    merged_values: dict[str, Any] = {}
     for file in files:
-        merged = _merge(merged, read_configuration(file))
-    return _merge(merged, overrides)
+        merged_values = _merge(merged_values, read_configuration(file))
+    return _merge(merged_values, overrides)
 
 
 def _merge(earlier: Any, later: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(earlier) if isinstance(earlier, Mapping) else {}
+    merged_values = dict(earlier) if isinstance(earlier, Mapping) else {}
     for key, value in later.items():
-        merged[key] = _merge(merged.get(key), value) if isinstance(value, Mapping) else value
-    return merged
+        merged_values[key] = (
+            _merge(merged_values.get(key), value) if isinstance(value, Mapping) else value
+        )
+    return merged_values
 
 
-def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[int]) -> None:
+def _check_keys(path: str | Path, node: yaml.Node, dotted_key: str, checked_ids: set[int]) -> None:
     """Refuse a key that is given twice in one mapping.
 
-    where: The dotted key of the node.
+    dotted_key: The dotted key of the node.
     checked_ids: Ids of the nodes that were checked, which aliases reach again.
     """
     if id(node) in checked_ids:
@@ -87,7 +89,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[
     checked_ids.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, entry in enumerate(node.value):
-            _check_keys(path, entry, f"{where}[{index}]", checked_ids)
+            _check_keys(path, entry, f"{dotted_key}[{index}]", checked_ids)
     if not isinstance(node, yaml.MappingNode):
         return
 
@@ -95,16 +97,16 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, checked_ids: set[
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             continue
-        name = f"{where}.{key.value}".lstrip(".")
-        line = key.start_mark.line + 1
+        key_name = f"{dotted_key}.{key.value}".lstrip(".")
+        key_line = key.start_mark.line + 1
         if key.value in line_by_key:
             raise LaminaError(
-                f"{path}: the key '{name}' is given twice, on line {line_by_key[key.value]} and on "
-                f"line {line}, and only one would count. Delete one, merge what is under both, or "
-                "rename one."
+                f"{path}: the key '{key_name}' is given twice, on line {line_by_key[key.value]} "
+                f"and on line {key_line}, and only one would count. Delete one, merge what is "
+                "under both, or rename one."
             )
-        line_by_key[key.value] = line
-        _check_keys(path, value, name, checked_ids)
+        line_by_key[key.value] = key_line
+        _check_keys(path, value, key_name, checked_ids)
 
 
 def _json_mapping(text: str) -> dict[str, Any] | None:
@@ -153,14 +155,16 @@ def _find_key(file: str | Path, key: str) -> tuple[int, int]:
     line = 0
     while key:
         # A name may hold dots itself, so the longest one that fits counts.
-        fitting = [step for step in _steps(node) if _begins_with(key, step.name)]
-        if not fitting:
+        fitting_steps = [
+            longest_step for longest_step in _steps(node) if _begins_with(key, longest_step.name)
+        ]
+        if not fitting_steps:
             break
-        step = max(fitting, key=lambda step: len(step.name))
-        key = key[len(step.name) :].removeprefix(".")
+        longest_step = max(fitting_steps, key=lambda longest_step: len(longest_step.name))
+        key = key[len(longest_step.name) :].removeprefix(".")
         n_steps += 1
-        line = step.line
-        node = step.value
+        line = longest_step.line
+        node = longest_step.value
     return n_steps, line
 
 

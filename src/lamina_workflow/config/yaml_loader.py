@@ -59,18 +59,18 @@ class CoreLoader(yaml.SafeLoader):
 
     def construct_whole_number(self, node: Any) -> WrittenInt:
         """Make a whole number: decimal with or without leading zeros, `0o17` or `0x1f`."""
-        digits = node.value.lower()
-        base = {"0o": 8, "0x": 16}.get(digits[:2], 10)
-        number = WrittenInt(digits, base)
+        number_digits = node.value.lower()
+        number_base = {"0o": 8, "0x": 16}.get(number_digits[:2], 10)
+        number = WrittenInt(number_digits, number_base)
         number.written = node.value
         return number
 
     def construct_number(self, node: Any) -> WrittenFloat:
         """Make a number with a point or an exponent, `.inf` or `.nan`."""
-        digits = node.value.lower()
-        if digits.endswith((".inf", ".nan")):
-            digits = digits.replace(".", "")
-        number = WrittenFloat(digits)
+        number_digits = node.value.lower()
+        if number_digits.endswith((".inf", ".nan")):
+            number_digits = number_digits.replace(".", "")
+        number = WrittenFloat(number_digits)
         number.written = node.value
         return number
 

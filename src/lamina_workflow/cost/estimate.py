@@ -1,5 +1,6 @@
-"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine
-and the naive way.
+"""The cost of a study before it runs: jobs, layer-tokens, memory and disk of each stage.
+
+Layer-tokens are counted for the engine and for the naive way.
 
 The output embedding, loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
 """
@@ -23,7 +24,7 @@ from lamina.engine.budgets import HOST
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina.options.healings import Healing
 from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
@@ -87,17 +88,20 @@ def estimate_cost(
     calibration_files: list[str],
     task_files: list[str],
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each of the `stages`, the work of the job behind
-    each output (`jobs`), and `notes`.
+    """What results/cost.json says: the cost of each of the `stages`, and the work of each job.
+
+    Jobs are named by their outputs (`jobs`); `notes` says what was assumed.
 
     task_files: of the benchmark tasks.
     """
     manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
     for file in calibration_files:
-        path = Path(file)
-        samples = calibrations.read_calibration(path).samples
-        calibration_tokens[path.parent.name, path.stem] = count_tokens(samples)
+        calibration_path = Path(file)
+        samples = calibrations.read_calibration(calibration_path).samples
+        calibration_tokens[calibration_path.parent.name, calibration_path.stem] = count_tokens(
+            samples
+        )
     task_tokens: dict[tuple[str, str], Tokens] = {}
     for model, manifest in manifests.items():
         own_tokens = {
@@ -110,22 +114,22 @@ def estimate_cost(
         if own_tokens:
             for file in task_files:
                 task_tokens[model, Path(file).stem] = _count_task(Path(file), config, own_tokens)
-    shapes = {model: _read_shape(manifest) for model, manifest in manifests.items()}
+    shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
 
-    works = list(Works(config, manifests, shapes, calibration_tokens, task_tokens))
+    all_works = list(Works(config, manifests, shape_by_model, calibration_tokens, task_tokens))
     return {
-        "stages": {name: asdict(cost) for name, cost in sum_by_stage(works).items()},
-        "jobs": _work_by_output(works),
+        "stages": {name: asdict(cost) for name, cost in sum_by_stage(all_works).items()},
+        "jobs": _work_by_output(all_works),
         "notes": requests.describe_sizes(config),
     }
 
 
 def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:
     """The cost of every stage."""
-    costs = {stage: Stage() for stage in STAGES}
+    cost_by_stage = {stage: Stage() for stage in STAGES}
     for work in works:
-        costs[work.stage] = costs[work.stage].plus(work.cost)
-    return costs
+        cost_by_stage[work.stage] = cost_by_stage[work.stage].plus(work.cost)
+    return cost_by_stage
 
 
 def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
@@ -165,8 +169,10 @@ def count_tokens(samples: Sequence[Sample]) -> Tokens:
 def _count_task(
     task_file: Path, config: Configuration, tokens_by_calibration: Mapping[str, Tokens]
 ) -> Tokens:
-    """Tokens of a benchmark task: its samples are taken to be as long as those of a calibration
-    that is drawn from it, or of all calibrations.
+    """Tokens of a benchmark task.
+
+    Its samples are taken to be as long as those of a calibration that is drawn from it, or of all
+    calibrations.
 
     Questions of the user's own have the same name as calibration and as benchmark.
     """
@@ -178,21 +184,21 @@ def _count_task(
     return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
 
 
-def _count_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
+def _count_text(entry: TextEntry, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
     texts = documents.perplexity_texts(entry, Path.cwd())
-    lengths = [len(encode_document(tokenizer, text)) for text in texts]
-    n_read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
-    longest = entry.window
+    text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
+    n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
+    longest_line = entry.window
     if entry.joined is None:
-        longest = min(max(lengths), entry.window)
+        longest_line = min(max(text_lengths), entry.window)
     return Tokens(
-        samples=len(lengths),
+        samples=len(text_lengths),
         packed=n_read,
         rows=n_read,
         stream=n_read,
-        longest=longest,
+        longest=longest_line,
         scored=n_read,
     )
 
@@ -221,24 +227,24 @@ class Works:
     """By model, and benchmark task or perplexity text."""
 
     def __iter__(self) -> Iterator[JobsWork]:
-        yield from self._captures()
-        yield from self._sweeps()
-        yield from self._searches()
-        yield from self._repairs()
-        yield from self._healings()
-        yield from self._benchmarks()
-        yield from self._generations()
-        yield from self._timings()
+        yield from self._estimate_captures()
+        yield from self._estimate_sweeps()
+        yield from self._estimate_searches()
+        yield from self._estimate_repairs()
+        yield from self._estimate_healings()
+        yield from self._estimate_benchmarks()
+        yield from self._estimate_generations()
+        yield from self._estimate_timings()
 
     @property
     def _token_budget(self) -> int:
         """Tokens of a pass; the default for `auto`, which asks the machine."""
-        budget = self.config.sweep.tokens
-        if not isinstance(budget, int):
-            budget = type(self.config.sweep)().tokens
-        return int(budget)
+        configured_budget = self.config.sweep.tokens
+        if not isinstance(configured_budget, int):
+            configured_budget = type(self.config.sweep)().tokens
+        return int(configured_budget)
 
-    def _captures(self) -> Iterator[JobsWork]:
+    def _estimate_captures(self) -> Iterator[JobsWork]:
         for model, calibration in requests.list_captures(self.config):
             tokens = self.calibration_tokens[model, calibration]
             manifest = self.manifests[model]
@@ -255,13 +261,15 @@ class Works:
                 memory,
             )
 
-    def _sweeps(self) -> Iterator[JobsWork]:
+    def _estimate_sweeps(self) -> Iterator[JobsWork]:
         for model, calibration, sweep_name, removed in sweeps.list_sweeps(
             self.config, carried=True
         ):
-            yield self._sweep(model, calibration, sweep_name, removed)
+            yield self._estimate_sweep(model, calibration, sweep_name, removed)
 
-    def _sweep(self, model: str, calibration: str, sweep_name: str, removed: int) -> JobsWork:
+    def _estimate_sweep(
+        self, model: str, calibration: str, sweep_name: str, removed: int
+    ) -> JobsWork:
         """The blocks of one sweep.
 
         sweep_name: what stands in a sweep's path in the place of the selector.
@@ -277,20 +285,22 @@ class Works:
         n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
         memory = float(_pass_memory(self.shapes[model], self._token_budget, tokens, n_streams))
 
-        repair = selector.repair(self.config)
-        if repair != "none":
-            own = selector.planned_on(calibration)
-            names = {calibration, *requests.fitted_on(self.config, own, repair)}
-            fitted_tokens = [self.calibration_tokens[model, name] for name in sorted(names)]
+        loop_repair = selector.repair(self.config)
+        if loop_repair != "none":
+            plan_calibration = selector.planned_on(calibration)
+            fitted_names = requests.fitted_on(self.config, plan_calibration, loop_repair)
+            fitted_tokens = [
+                self.calibration_tokens[model, name]
+                for name in sorted({calibration, *fitted_names})
+            ]
             # One pass for the Gram matrices of the patches, over what is scored as well.
             fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
             layer_tokens += fit_layer_tokens
             naive_layer_tokens += fit_layer_tokens
-            fit_memory = self._fit_memory(model, fitted_tokens, n_layers - removed)
+            n_runs = n_layers - removed
+            fit_memory = self._fit_memory(model, fitted_tokens, n_runs)
             # Both folds have a patch for each removal.
-            waiting_patches = footprint.waiting_patch_bytes(
-                self.shapes[model], 2 * (n_layers - removed)
-            )
+            waiting_patches = footprint.waiting_patch_bytes(self.shapes[model], 2 * n_runs)
             memory = max(memory, fit_memory) + waiting_patches
 
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
@@ -307,12 +317,12 @@ class Works:
             disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
         )
 
-    def _searches(self) -> Iterator[JobsWork]:
+    def _estimate_searches(self) -> Iterator[JobsWork]:
         for (model, calibration, selector), sizes in requests.list_searches(self.config).items():
-            cost = self._search_cost(model, calibration, selector, sizes)
+            cost = self._estimate_search(model, calibration, selector, sizes)
             yield JobsWork("search", [paths.search(f"{model}/{calibration}/{selector}")], cost)
 
-    def _search_cost(
+    def _estimate_search(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
     ) -> Stage:
         entry = self.config.selectors[selector]
@@ -323,46 +333,46 @@ class Works:
             self._token_budget,
             entry.attention(manifest["attention_share"]),
         )
-        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
-        repairs = [name for name in (entry.repair, *entry.repairs) if name]
-        work = search_work(
+        calibration_names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        repair_names = [name for name in (entry.repair, *entry.repairs) if name]
+        counted_work = search_work(
             calibration,
-            {name: self.calibration_tokens[model, name] for name in names},
+            {name: self.calibration_tokens[model, name] for name in calibration_names},
             searched_model,
             sizes,
             entry,
-            {name: self.config.repairs[name] for name in repairs},
+            {name: self.config.repairs[name] for name in repair_names},
         )
         flops = layer_flops(manifest, self.calibration_tokens[model, calibration])
         return Stage(
             jobs=1,
-            layer_tokens=work.layer_tokens,
-            flops=work.layer_tokens * flops + work.patch_flops,
-            naive_layer_tokens=work.naive_layer_tokens,
-            naive_flops=work.naive_layer_tokens * flops + work.patch_flops,
+            layer_tokens=counted_work.layer_tokens,
+            flops=counted_work.layer_tokens * flops + counted_work.patch_flops,
+            naive_layer_tokens=counted_work.naive_layer_tokens,
+            naive_flops=counted_work.naive_layer_tokens * flops + counted_work.patch_flops,
             memory=self.search_memory(model, calibration, selector, sizes),
         )
 
     def search_memory(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
     ) -> float:
-        """Bytes of a search: its widest pass or the fit of its repairs, and the patches that wait
-        meanwhile.
-        """
+        """Bytes of a search: its widest pass or the fit of its repairs, and its waiting patches."""
         shape = self.shapes[model]
         entry = self.config.selectors[selector]
-        names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
-        tokens_read = [self.calibration_tokens[model, name] for name in names]
+        calibration_names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
+        tokens_read = [self.calibration_tokens[model, name] for name in calibration_names]
         # As many sets as streams have room for: a search compares more at a time.
-        budget = self._token_budget
-        passes = [_pass_memory(shape, budget, tokens, budget) for tokens in tokens_read]
-        repairs = [name for name in (entry.repair, *entry.repairs) if name]
-        if not repairs:
-            return max(passes)
+        token_budget = self._token_budget
+        pass_bytes = [
+            _pass_memory(shape, token_budget, tokens, token_budget) for tokens in tokens_read
+        ]
+        repair_names = [name for name in (entry.repair, *entry.repairs) if name]
+        if not repair_names:
+            return max(pass_bytes)
         n_runs = most_runs(entry, shape.layers, sizes)
         fit_memory = self._fit_memory(model, tokens_read, n_runs)
-        waiting_patches = footprint.waiting_patch_bytes(shape, len(repairs) * n_runs)
-        return max(*passes, fit_memory) + waiting_patches
+        waiting_patches = footprint.waiting_patch_bytes(shape, len(repair_names) * n_runs)
+        return max(*pass_bytes, fit_memory) + waiting_patches
 
     def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:
         """Bytes of fitting repairs of so many runs on samples of these lengths."""
@@ -372,37 +382,41 @@ class Works:
             for tokens in tokens_read
         )
 
-    def _repairs(self) -> Iterator[JobsWork]:
+    def _estimate_repairs(self) -> Iterator[JobsWork]:
         repaired = {
             (variant.model, variant.calibration, variant.selector, variant.repair)
             for variant in requests.list_variants(self.config)
             if variant.repair != "none"
         }
-        for model, own, selector, repair in sorted(repaired):
-            yield self._repair(model, own, selector, repair)
+        for model, own_calibration, selector, repair in sorted(repaired):
+            yield self._estimate_repair(model, own_calibration, selector, repair)
 
-    def _repair(self, model: str, own: str, selector: str, repair: str) -> JobsWork:
-        """The fit of a repair for the plans of a selector on the calibration `own`."""
+    def _estimate_repair(
+        self, model: str, own_calibration: str, selector: str, repair: str
+    ) -> JobsWork:
+        """The fit of a repair for the plans of a selector on the calibration `own_calibration`."""
         options = self.config.repairs[repair]
         shape = self.shapes[model]
         manifest = self.manifests[model]
-        tokens = self.calibration_tokens[model, own]
+        tokens = self.calibration_tokens[model, own_calibration]
         tokens_by_calibration = {
             name: self.calibration_tokens[model, name]
-            for name in requests.fitted_on(self.config, own, repair)
+            for name in requests.fitted_on(self.config, own_calibration, repair)
         }
-        sizes = requests.sizes_of_patches(self.config, model, own, selector, repair)
-        layer_tokens = fit_work(options, own, tokens_by_calibration, manifest["n_layers"], sizes)
+        sizes = requests.sizes_of_patches(self.config, model, own_calibration, selector, repair)
+        layer_tokens = fit_work(
+            options, own_calibration, tokens_by_calibration, manifest["n_layers"], sizes
+        )
 
         # At most: every removed unit is a run of its own.
         n_runs = sum(sizes)
         patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
-        n_weights = WEIGHTS if options.automatic(own) else 1
+        n_weights = WEIGHTS if options.automatic(own_calibration) else 1
         memory = footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
         memory += 2 * n_weights * patches_bytes
         return JobsWork.of(
             "repair",
-            [paths.patch(f"{model}/{own}/{selector}", repair)],
+            [paths.patch(f"{model}/{own_calibration}/{selector}", repair)],
             layer_tokens,
             layer_tokens,
             layer_flops(manifest, tokens),
@@ -410,12 +424,12 @@ class Works:
             disk=patches_bytes,
         )
 
-    def _healings(self) -> Iterator[JobsWork]:
+    def _estimate_healings(self) -> Iterator[JobsWork]:
         for variant in requests.list_variants(self.config):
             if variant.healing != "none":
-                yield self._healing(variant)
+                yield self._estimate_healing(variant)
 
-    def _healing(self, variant: Variant) -> JobsWork:
+    def _estimate_healing(self, variant: Variant) -> JobsWork:
         shape = self.shapes[variant.model]
         tokens = self.calibration_tokens[variant.model, variant.calibration]
         options = self.config.healings[variant.healing]
@@ -442,9 +456,7 @@ class Works:
         )
 
     def _training_work(self, variant: Variant, options: Healing) -> tuple[float, float]:
-        """Layer-tokens of healing a variant, and the FLOP of each, a mean over what it is trained
-        on.
-        """
+        """Layer-tokens of healing a variant, and the mean FLOP of each over its training data."""
         manifest = self.manifests[variant.model]
         weights = options.weights(variant.calibration)
         tokens_by_calibration = {
@@ -470,30 +482,34 @@ class Works:
             flops += own_layer_tokens * layer_flops(manifest, tokens)
         return layer_tokens, flops / layer_tokens
 
-    def _benchmarks(self) -> Iterator[JobsWork]:
+    def _estimate_benchmarks(self) -> Iterator[JobsWork]:
         for model, calibration, task, block in requests.benchmark_blocks(self.config):
             tokens = self.task_tokens[model, task]
             manifest = self.manifests[model]
             variants = requests.block_variants(self.config, model, calibration, task, block)
             # Layers removed from the variants that share a pass, and from those that do not.
-            together: list[int] = []
-            alone: list[int] = []
+            removed_together: list[int] = []
+            removed_alone: list[int] = []
             for variant in variants:
-                removals = together if self._is_candidate(variant) else alone
+                removals = removed_together if self._is_candidate(variant) else removed_alone
                 removals.append(variant.removed)
-            count = benchmark_work(tokens, manifest["n_layers"], together, alone)
-            memory = _benchmark_memory(self.shapes[model], tokens, len(together), len(alone))
+            work_count = benchmark_work(
+                tokens, manifest["n_layers"], removed_together, removed_alone
+            )
+            memory = _benchmark_memory(
+                self.shapes[model], tokens, len(removed_together), len(removed_alone)
+            )
             yield JobsWork.of(
                 "benchmark",
                 [paths.benchmark(model, calibration, task, block)],
-                count.engine,
-                count.naive,
+                work_count.engine,
+                work_count.naive,
                 layer_flops(manifest, tokens),
                 memory,
                 disk=SAMPLE_ROW_BYTES * tokens.samples * len(variants),
             )
 
-    def _generations(self) -> Iterator[JobsWork]:
+    def _estimate_generations(self) -> Iterator[JobsWork]:
         for model, calibration, task, block in requests.generation_blocks(self.config):
             tokens = self.task_tokens[model, task]
             manifest = self.manifests[model]
@@ -511,7 +527,7 @@ class Works:
                 layer_flops(manifest, tokens),
             )
 
-    def _timings(self) -> Iterator[JobsWork]:
+    def _estimate_timings(self) -> Iterator[JobsWork]:
         options = self.config.benchmarks.efficiency
         for model, manifest in self.manifests.items():
             n_structures = requests.count_structures(self.config, model)
@@ -529,14 +545,12 @@ class Works:
             )
 
     def _is_candidate(self, variant: Variant) -> bool:
-        """Whether a variant's layers have the base model's weights, apart from linear maps of the
-        stream.
-        """
+        """Whether a variant's layers have the base model's weights, except for linear patches."""
         if variant.healing != "none":
             return False
         if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
             return False
-        return variant.is_base or not self.config.replacing(variant.selector)
+        return variant.is_base or not self.config.list_siblings(variant.selector)
 
 
 def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
@@ -553,26 +567,28 @@ def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
 
 
 def _pass_memory(
-    shape: Shape, budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
+    shape: Shape, token_budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
 ) -> int:
-    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many lines like
-    theirs.
-    """
+    """Bytes of a pass of the engine over samples of `tokens`, or over so many lines like theirs."""
     mean_length = tokens.packed // max(1, tokens.samples)
     n_scored = -(-tokens.scored // tokens.samples)
     # The shortest line is taken to be as far below the mean as the longest is above it.
-    shortest = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
-    lengths = range(shortest, tokens.longest + 1)
+    shortest_line = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
+    line_lengths = range(shortest_line, tokens.longest + 1)
     n_lines = max(tokens.samples, min_lines)
-    return footprint.sweep_bytes(shape, budget, lengths, n_lines, n_scored, max(1, n_streams))
+    return footprint.sweep_bytes(
+        shape, token_budget, line_lengths, n_lines, n_scored, max(1, n_streams)
+    )
 
 
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
-    """Bytes of a benchmark of variants in one pass, which `evaluation.together` keeps below HOST,
-    and of variants alone.
+    """Bytes of a benchmark of variants in one pass, and of variants alone.
+
+    `evaluation.together` keeps the first below HOST.
     """
     fitting_budget = footprint.largest_token_budget(
-        HOST, lambda budget: _pass_memory(shape, budget, tokens, n_together, budget)
+        HOST,
+        lambda tried_budget: _pass_memory(shape, tried_budget, tokens, n_together, tried_budget),
     )
     memory = _pass_memory(shape, min(TOKENS, fitting_budget), tokens, n_together)
     if not n_alone:

@@ -1,8 +1,9 @@
-"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time, memory and disk of every
-stage.
+"""What a run would cost, as `make plan` prints it.
 
-`python -m lamina_workflow.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a
-rate in TFLOP/s, or from the rate of this machine, which is measured where there is no GPU.
+These are jobs, arithmetic, time, memory and disk of every stage.
+
+`python -m lamina_workflow.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow
+from a rate in TFLOP/s, or from the rate of this machine, which is measured where there is no GPU.
 """
 
 import argparse
@@ -115,13 +116,14 @@ def parse_rate(text: str) -> float:
         rate = math.nan
     if not 0 < rate < math.inf:
         raise LaminaError(
-            f"RATE={text}: no device computes at that rate. Write its TFLOP/s, such as RATE=100."
+            f"RATE={text}: no device computes at that rate. Write the TFLOP/s of one device, such "
+            "as RATE=100."
         )
     return rate
 
 
 def describe_remaining(
-    n_jobs: int, n_computing: int, seconds: float, start: StartSeconds, n_parallel: int
+    n_jobs: int, n_computing: int, seconds: float, start_seconds: StartSeconds, n_parallel: int
 ) -> str:
     """The sentence about the jobs that are left to run.
 
@@ -131,11 +133,11 @@ def describe_remaining(
     """
     if not n_jobs:
         return "Nothing is left to run."
-    seconds += min(n_jobs, n_computing) * start.with_model
-    seconds += max(0, n_jobs - n_computing) * start.without_model
+    seconds += min(n_jobs, n_computing) * start_seconds.with_model
+    seconds += max(0, n_jobs - n_computing) * start_seconds.without_model
     return (
-        f"{n_jobs:,} jobs are left to run. A job starts in {start.with_model:.1f} s, and in "
-        f"{start.without_model:.1f} s where it computes with no model: in all about "
+        f"{n_jobs:,} jobs are left to run. A job starts in {start_seconds.with_model:.1f} s, and "
+        f"in {start_seconds.without_model:.1f} s where it computes with no model: in all about "
         f"{format_duration(seconds / n_parallel)}, with {n_parallel} at a time."
     )
 
@@ -152,13 +154,13 @@ def measure_start() -> StartSeconds:
 
 def _time_import(modules: str) -> float:
     """Seconds of a process that imports modules."""
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
-    return time.perf_counter() - began
+    return time.perf_counter() - start_time
 
 
 def measure_rate(results: Path, always: bool = False) -> float | None:
-    """FLOP/s of a sweep of the largest model of a study, as `lamina_workflow.cost.work` counts its work.
+    """FLOP/s of a sweep of a study's largest model, as `lamina_workflow.cost.work` counts it.
 
     None for a study without a calibration; and, unless it is to be measured `always`, for a model
     above 2e9 parameters.
@@ -168,9 +170,9 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
         manifests[file.parent.name] = checksum.read_json(file)
     if not manifests:
         return None
-    name = max(manifests, key=lambda model: manifests[model]["parameters"])
-    manifest = manifests[name]
-    calibration_files = list((results / "calibrations" / name).glob("*.parquet"))
+    largest_model = max(manifests, key=lambda model: manifests[model]["parameters"])
+    manifest = manifests[largest_model]
+    calibration_files = list((results / "calibrations" / largest_model).glob("*.parquet"))
     is_too_large = manifest["parameters"] > MAX_MEASURED_PARAMETERS and not always
     if not calibration_files or is_too_large:
         return None
@@ -195,9 +197,9 @@ def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequenc
 
     units = all_units(manifest["n_layers"], "layer")
     sweep.sweep_units(model, samples[:1], units)  # starts threads and kernels
-    began = time.perf_counter()
+    start_time = time.perf_counter()
     sweep.sweep_units(model, samples, units)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start_time
 
     tokens = count_tokens(samples)
     layer_tokens = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer").engine
@@ -243,7 +245,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
     print(format_table(stages, rate), "", message, sep="\n")
     print(
-        "Memory: of the largest job, above the process and the weights. Disk: at most, beside "
+        "Memory: of the largest job, above the process and the weights. Disk: at most, without "
         "downloaded models."
     )
 

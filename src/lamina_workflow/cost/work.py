@@ -76,8 +76,9 @@ class Tokens:
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
-    """FLOP of one token through one layer: twice its weights, and attention over half of a line on
-    average.
+    """FLOP of one token through one layer.
+
+    Twice its weights, and attention over half of a line on average.
     """
     attention = 2 * manifest["hidden_size"] * tokens.packed / tokens.samples
     return float(2 * manifest["layer_parameters"] + attention)
@@ -96,23 +97,23 @@ def sweep_work(
     if pass_ == "weights":
         return WorkCount(0.0, 0.0)
     if pass_ == "gradient":
-        steps = TRAINING_FACTOR * tokens.stream * n_remaining
-        return WorkCount(2.0 * steps, 1.0 * steps)
+        training_tokens = TRAINING_FACTOR * tokens.stream * n_remaining
+        return WorkCount(2.0 * training_tokens, 1.0 * training_tokens)
     if pass_ == "fit":
         # The unpruned model, once for the Gram matrices and once for the errors.
-        passes = 2.0 * tokens.stream * n_layers
-        return WorkCount(passes, passes)
+        pass_tokens = 2.0 * tokens.stream * n_layers
+        return WorkCount(pass_tokens, pass_tokens)
 
     is_removing = pass_ == "removal"
-    current = draw_plan(n_layers, removed, kind)
-    remaining_units = all_units(n_layers, kind, list(current.removed))
+    current_model = draw_plan(n_layers, removed, kind)
+    remaining_units = all_units(n_layers, kind, list(current_model.removed))
     replacements = [replacement_unit(unit, donor) for unit in remaining_units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
     candidates, observations = plan_sweep(
-        current, [*remaining_units, *replacements], removing=is_removing
+        current_model, [*remaining_units, *replacements], is_removing=is_removing
     )
-    streams = carried_models(candidates.values(), is_removing)
-    tree = grow_tree(streams, list(observations.values()), n_layers, True)
+    carried_streams = carried_models(candidates.values(), is_removing)
+    tree = grow_tree(carried_streams, list(observations.values()), n_layers, True)
     naive_tokens = tokens.rows if is_removing else tokens.stream
     return WorkCount(
         engine=float(tokens.packed * tree.layers),
@@ -131,34 +132,32 @@ def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "
 
 
 def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
-    """Layers that models run one after the other; a layer without one sub-layer counts as half of
-    one.
-    """
-    total = 0.0
+    """Layers that models run one after the other; a layer without one sub-layer counts half."""
+    n_layers_run = 0.0
     for candidate in candidates:
-        for operation in candidate.operations(n_layers, True):
-            total += operation.runs * (1 - len(operation.without) / 2)
-    return total
+        for operation in candidate.list_operations(n_layers, True):
+            n_layers_run += operation.runs * (1 - len(operation.without) / 2)
+    return n_layers_run
 
 
 def benchmark_work(
-    tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]
+    tokens: Tokens, n_layers: int, removed_together: Sequence[int], removed_alone: Sequence[int]
 ) -> WorkCount:
     """The work of measuring variants by log-likelihoods.
 
-    together: layers removed from each variant that is measured in one pass with the others. They
-        share contexts, and layers up to their first difference.
-    alone: layers removed from each variant with weights of its own, which is measured row by row.
+    removed_together: layers removed from each variant that is measured in one pass with the others.
+        They share contexts, and layers up to their first difference. removed_alone: layers removed
+        from each variant with weights of its own, which is measured row by row.
     """
     layers_of_draws = []
     for draw in range(N_DRAWS):
         plans = [
             draw_plan(n_layers, removed, seed=(draw, index))
-            for index, removed in enumerate(together)
+            for index, removed in enumerate(removed_together)
         ]
         layers_of_draws.append(grow_tree(plans, [], n_layers, True).layers)
-    layers_alone = sum(n_layers - removed for removed in alone)
-    layers_together = sum(n_layers - removed for removed in together)
+    layers_alone = sum(n_layers - removed for removed in removed_alone)
+    layers_together = sum(n_layers - removed for removed in removed_together)
     return WorkCount(
         engine=tokens.packed * fmean(layers_of_draws) + tokens.rows * layers_alone,
         naive=float(tokens.rows * (layers_together + layers_alone)),
@@ -170,8 +169,8 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int)
 
     options: the configuration's `benchmarks: efficiency`.
     """
-    generated = GENERATION_FACTOR * options.batch * options.generate
-    tokens_per_run = N_PREFILLS * prompts.packed + generated
+    generated_tokens = GENERATION_FACTOR * options.batch * options.generate
+    tokens_per_run = N_PREFILLS * prompts.packed + generated_tokens
     return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
 
 
@@ -182,34 +181,37 @@ def patch_flops(channels: int, n_tokens: float, runs: Collection[tuple[float, fl
     itself; then two decompositions for each run, of some 17 C³ operations with their products.
     """
     n_starts = len({start for start, _ in runs})
-    products = 2 * channels**2 * n_tokens * (len(runs) + n_starts)
-    return 2 * (products + 2 * DECOMPOSITION_OPERATIONS * channels**3 * len(runs))
+    product_flops = 2 * channels**2 * n_tokens * (len(runs) + n_starts)
+    return 2 * (product_flops + 2 * DECOMPOSITION_OPERATIONS * channels**3 * len(runs))
 
 
 def fit_work(
-    options: Repair, own: str, read: Mapping[str, Tokens], n_layers: int, sizes: Iterable[int]
+    options: Repair,
+    own_calibration: str,
+    tokens_by_calibration: Mapping[str, Tokens],
+    n_layers: int,
+    plan_sizes: Iterable[int],
 ) -> float:
-    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as
-    possible.
+    """Layer-tokens of a fit for plans of several sizes, each with as many runs as possible.
 
     options: the repair's entry in the configuration.
-    own: the calibration of the variants.
-    read: tokens of the calibrations that it is fitted on, by name.
-    sizes: removed layers of each plan.
+    own_calibration: the calibration of the variants.
+    tokens_by_calibration: tokens of the calibrations that it is fitted on, by name.
+    plan_sizes: removed layers of each plan.
     """
-    sizes = list(sizes)
-    n_fit_tokens = float(sum(tokens.stream for tokens in read.values()))
-    layers_left = sum(n_layers - size for size in sizes)
+    plan_sizes = list(plan_sizes)
+    n_fit_tokens = float(sum(tokens.stream for tokens in tokens_by_calibration.values()))
+    layers_left = sum(n_layers - size for size in plan_sizes)
     # Each plan on the held-out samples, with the repair and without it.
-    testing = HELD_OUT * read[own].packed * 2 * layers_left
-    weighed_calibrations = options.automatic(own)
+    test_layer_tokens = HELD_OUT * tokens_by_calibration[own_calibration].packed * 2 * layers_left
+    weighed_calibrations = options.automatic(own_calibration)
     if not weighed_calibrations:
-        n_passes = options.layer_passes(n_layers, sizes, TRAINING_FACTOR, HELD_OUT)
-        return n_fit_tokens * n_passes + testing
+        n_passes = options.layer_passes(n_layers, plan_sizes, TRAINING_FACTOR, HELD_OUT)
+        return n_fit_tokens * n_passes + test_layer_tokens
 
     # Gram matrices, and the errors of each chosen weight.
-    fitting = n_fit_tokens * n_layers * (1 + min(len(sizes), WEIGHTS))
+    fit_layer_tokens = n_fit_tokens * n_layers * (1 + min(len(plan_sizes), WEIGHTS))
     # All plans with every weight and with none, on held-out samples.
-    n_weighed_tokens = sum(read[name].packed for name in weighed_calibrations)
-    weighing = HELD_OUT * n_weighed_tokens * (WEIGHTS + 1) * layers_left
-    return fitting + weighing + testing
+    n_weighed_tokens = sum(tokens_by_calibration[name].packed for name in weighed_calibrations)
+    weighing_layer_tokens = HELD_OUT * n_weighed_tokens * (WEIGHTS + 1) * layers_left
+    return fit_layer_tokens + weighing_layer_tokens + test_layer_tokens

@@ -24,10 +24,10 @@ WIDE_INTERVAL = 0.5  # of a reliability: one that says little
 
 def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Repairs that significantly hurt their variant, on its own task or held-out documents."""
-    harmed = []
+    harmed_variants = []
     for row in answer_question(connection, "what_repair_gave_back"):
         if row["own"] and row["gain"] is not None and row["certain"] and row["gain"] < 0:
-            harmed.append(
+            harmed_variants.append(
                 f"{format_repair(row['repair'], row['healing'])} with {_name_removal(row)} "
                 f"({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
             )
@@ -38,8 +38,8 @@ def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     ]
 
     sentences = []
-    if harmed:
-        sentences.append(f"A repair hurt: {_list_first(harmed)}.")
+    if harmed_variants:
+        sentences.append(f"A repair hurt: {_list_first(harmed_variants)}.")
     if harmed_heldout:
         sentences.append(
             "A repair hurt on held-out documents of its calibration, and none is recommended: "
@@ -89,22 +89,24 @@ def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str
     """
     keys = ("selector", "calibration", "model", "removed", "repair", "healing")
     examples = []
-    for steps in group_rows(answer_question(connection, "how_healing_went"), *keys).values():
-        losses = [row["loss"] for row in steps if row["loss"] is not None]
-        validated = [row for row in steps if row["validation_loss"] is not None]
-        kept_losses = [row["validation_loss"] for row in validated if row["chosen"]]
-        if len(losses) < 2 or validated[0]["step"] or not kept_losses:
+    for training_rows in group_rows(
+        answer_question(connection, "how_healing_went"), *keys
+    ).values():
+        step_losses = [row["loss"] for row in training_rows if row["loss"] is not None]
+        validation_rows = [row for row in training_rows if row["validation_loss"] is not None]
+        kept_losses = [row["validation_loss"] for row in validation_rows if row["chosen"]]
+        if len(step_losses) < 2 or validation_rows[0]["step"] or not kept_losses:
             continue
-        first_loss = validated[0]["validation_loss"]
+        first_loss = validation_rows[0]["validation_loss"]
         last_loss = kept_losses[-1]
-        half_width = Z95 * stdev(losses) / len(losses) ** 0.5
+        half_width = Z95 * stdev(step_losses) / len(step_losses) ** 0.5
         if first_loss - last_loss < half_width:
-            run = steps[0]
-            peak_step = max(steps, key=lambda row: row["learning_rate"] or 0)["step"]
+            first_row = training_rows[0]
+            peak_step = max(training_rows, key=lambda row: row["learning_rate"] or 0)["step"]
             examples.append(
-                f"{format_repair(run['repair'], run['healing'])} with {_name_removal(run)}: "
-                f"{first_loss:.3f} to {last_loss:.3f} in {len(losses)} steps, the learning rate "
-                f"rising over {peak_step}"
+                f"{format_repair(first_row['repair'], first_row['healing'])} with "
+                f"{_name_removal(first_row)}: {first_loss:.3f} to {last_loss:.3f} in "
+                f"{len(step_losses)} steps, the learning rate rising over {peak_step}"
             )
     if not examples:
         return []
@@ -129,32 +131,34 @@ def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
     sentences = []
     for (model,), model_rows in group_rows(reliabilities, "model").items():
         n_reliable = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in model_rows)
-        least = model_rows[0]  # the answer begins with it
+        least_reliable = model_rows[0]  # the answer begins with it
         sentence = (
             f"{model}: a ranking of layers by accuracy is reliable (Spearman's correlation with "
             f"one from other samples is {SUFFICIENT_RELIABILITY:.2f} or more) on {n_reliable} of "
-            f"{len(model_rows)} calibrations. The least reliable is {least['calibration']}: "
-            f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from "
-            f"{least['n_samples']} samples"
+            f"{len(model_rows)} calibrations. The least reliable is "
+            f"{least_reliable['calibration']}: {least_reliable['value']:.2f} "
+            f"[{least_reliable['ci_low']:.2f}, {least_reliable['ci_high']:.2f}] from "
+            f"{least_reliable['n_samples']} samples"
         )
-        if least["ci_high"] - least["ci_low"] > WIDE_INTERVAL:
+        if least_reliable["ci_high"] - least_reliable["ci_low"] > WIDE_INTERVAL:
             sentence += ", too few to say"
-        if least["value"] < SUFFICIENT_RELIABILITY:
-            sentence += f"; {_describe_sufficient_samples(least)}"
-        if least["other"] and least["other_value"] > least["value"]:
-            sentence += f", where {_describe_better_metric(least)}"
+        if least_reliable["value"] < SUFFICIENT_RELIABILITY:
+            sentence += f"; {_describe_sufficient_samples(least_reliable)}"
+        if least_reliable["other"] and least_reliable["other_value"] > least_reliable["value"]:
+            sentence += f", where {_describe_better_metric(least_reliable)}"
         sentences.append(f"{sentence}.")
     return sentences
 
 
 def _describe_sufficient_samples(row: Mapping[str, Any]) -> str:
-    fewest = samples_for(SUFFICIENT_RELIABILITY, row["ci_high"], row["n_samples"])
-    most = samples_for(SUFFICIENT_RELIABILITY, row["ci_low"], row["n_samples"])
-    if not isfinite(fewest):
+    fewest_samples = samples_for(SUFFICIENT_RELIABILITY, row["ci_high"], row["n_samples"])
+    most_samples = samples_for(SUFFICIENT_RELIABILITY, row["ci_low"], row["n_samples"])
+    if not isfinite(fewest_samples):
         return "how many would be enough is unknown"
-    if not isfinite(most):
-        return f"{_round_to_two_digits(fewest)} or more would be enough"
-    return f"{_round_to_two_digits(fewest)} to {_round_to_two_digits(most)} would be enough"
+    if not isfinite(most_samples):
+        return f"{_round_to_two_digits(fewest_samples)} or more would be enough"
+    fewest = _round_to_two_digits(fewest_samples)
+    return f"{fewest} to {_round_to_two_digits(most_samples)} would be enough"
 
 
 def _describe_better_metric(row: Mapping[str, Any]) -> str:
@@ -182,17 +186,17 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
         if row["component"] == "layer" and row["accuracy_spread"] is not None
     ]
     sentences = []
-    for (model, calibration), layers in sorted(
+    for (model, calibration), layer_spreads in sorted(
         group_rows(layer_rows, "model", "calibration").items()
     ):
-        n_draws = max(row["n_draws"] for row in layers)
-        median_spread = median(row["accuracy_spread"] for row in layers)
-        widest = max(layers, key=lambda row: row["accuracy_spread"])
+        n_draws = max(row["n_draws"] for row in layer_spreads)
+        median_spread = median(row["accuracy_spread"] for row in layer_spreads)
+        widest_spread = max(layer_spreads, key=lambda row: row["accuracy_spread"])
         sentences.append(
             f"{calibration}, drawn {n_draws} times: the accuracy relevance of a layer of {model} "
             f"has a standard deviation of {median_spread:.3f} from draw to draw in the median of "
-            f"{len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
-            f"{widest['layer']})."
+            f"{len(layer_spreads)} layers, and of {widest_spread['accuracy_spread']:.3f} at most "
+            f"(layer {widest_spread['layer']})."
         )
     for row in answer_question(connection, "how_far_variants_vary_between_draws"):
         sentences.append(
@@ -227,19 +231,20 @@ def describe_shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str
 
     No documents are equal: `check_overlap` refuses them.
     """
-    pairs = answer_question(connection, "what_calibrations_share_with_tests")
-    if not pairs:
+    document_pairs = answer_question(connection, "what_calibrations_share_with_tests")
+    if not document_pairs:
         return []
-    shared = [
+    shared_passages = [
         f"{pair['sharing']} of the {pair['documents']} documents of {pair['calibration']} with "
         f"the {pair['tested']} of {pair['task']} ({pair['near']} near duplicates)"
-        for pair in pairs
+        for pair in document_pairs
         if pair["sharing"]
     ]
-    noun = "pairs" if len(pairs) > 1 else "pair"
+    pair_word = "pairs" if len(document_pairs) > 1 else "pair"
     return [
         "Passages of 13 words that calibrations share with test documents, in "
-        f"{len(pairs)} {noun} of them: {'; '.join(shared) or 'nothing is shared'}."
+        f"{len(document_pairs)} {pair_word} of them: "
+        f"{'; '.join(shared_passages) or 'nothing is shared'}."
     ]
 
 

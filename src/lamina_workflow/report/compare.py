@@ -1,7 +1,7 @@
 """Which numbers of two results folders differ by more than their error.
 
-`python -m lamina_workflow.report.compare A B --output results/compare` prints them and writes OUTPUT.csv,
-OUTPUT.svg and OUTPUT.html.
+`python -m lamina_workflow.report.compare A B --output results/compare` prints them and writes
+OUTPUT.csv, OUTPUT.svg and OUTPUT.html.
 
 Benchmarks of the same documents are compared document by document: a, b and their difference are
 means over documents. For a loss per token these means differ from the values in table `benchmarks`.
@@ -107,20 +107,32 @@ def compare_folders(a: str | Path, b: str | Path) -> list[NumberComparison]:
         comparison["moved"] = comparison["p_holm"] < LEVEL
         if not comparison["moved"]:
             comparison["better"] = None
-    comparisons.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
+    comparisons.sort(key=_sort_key)
     return comparisons
 
 
+def _sort_key(row: NumberComparison) -> tuple[bool, float, float, str, str, str]:
+    """Moved numbers first, then the smallest p values; among equals by name."""
+    return (
+        not row["moved"],
+        row["p_holm"],
+        row["p_value"],
+        row["table"],
+        row["number"],
+        row["metric"],
+    )
+
+
 def _find_tables(folder: Path) -> Path:
-    tables = folder / "tables" if (folder / "tables").is_dir() else folder
-    has_benchmarks = (tables / "benchmarks.parquet").is_file()
-    has_relevance = (tables / "relevance.parquet").is_file()
+    tables_folder = folder / "tables" if (folder / "tables").is_dir() else folder
+    has_benchmarks = (tables_folder / "benchmarks.parquet").is_file()
+    has_relevance = (tables_folder / "relevance.parquet").is_file()
     if not has_benchmarks and not has_relevance:
         raise LaminaError(
             f"{folder} holds no tables/*.parquet. Name a results folder: make compare A=results "
             "B=..."
         )
-    return tables
+    return tables_folder
 
 
 def _compare_tables(table: str, first_tables: Path, second_tables: Path) -> list[NumberComparison]:
@@ -291,15 +303,15 @@ def main() -> None:
     comparisons = compare_folders(arguments.a, arguments.b)
 
     # Printed before anything is written, which may fail.
-    summary = list(summarise_comparisons(comparisons))
-    moved = [format_comparison(row) for row in comparisons if row["moved"]]
-    print(*summary, "", *moved, sep="\n", flush=True)
+    summary_lines = list(summarise_comparisons(comparisons))
+    moved_lines = [format_comparison(row) for row in comparisons if row["moved"]]
+    print(*summary_lines, "", *moved_lines, sep="\n", flush=True)
 
-    svg = style.render_svg(draw_comparisons(comparisons), salt="compare")
-    page = render_comparisons(comparisons, arguments.a, arguments.b, summary, svg)
+    svg_text = style.render_svg(draw_comparisons(comparisons), salt="compare")
+    page_html = render_comparisons(comparisons, arguments.a, arguments.b, summary_lines, svg_text)
     parquet.write_text(f"{arguments.output}.csv", as_csv(comparisons))
-    parquet.write_text(f"{arguments.output}.svg", svg)
-    parquet.write_text(f"{arguments.output}.html", page)
+    parquet.write_text(f"{arguments.output}.svg", svg_text)
+    parquet.write_text(f"{arguments.output}.html", page_html)
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")
 
 

@@ -111,10 +111,10 @@ def build_database(
 
     Raises LaminaError if a table has no file: the views of a file must all work.
     """
-    files = [path for path in map(Path, tables) if path.exists()]
-    missing = set(parquet.TABLES) - {path.stem for path in files}
-    if missing:
-        missing_files = ", ".join(f"{table}.parquet" for table in sorted(missing))
+    table_files = [path for path in map(Path, tables) if path.exists()]
+    missing_tables = set(parquet.TABLES) - {path.stem for path in table_files}
+    if missing_tables:
+        missing_files = ", ".join(f"{table}.parquet" for table in sorted(missing_tables))
         raise LaminaError(
             f"there is no {missing_files} among the tables. Gather them first: snakemake report"
         )
@@ -122,13 +122,15 @@ def build_database(
     if study.lower() in _RESERVED_SCHEMAS:
         study = f"{study}_"
     studies_folder = output.parent / "studies"
-    _keep_tables(files, studies_folder / study)
+    _keep_tables(table_files, studies_folder / study)
     _remove_temporary_files(output)
-    temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    temporary_file = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
-            DatabaseWriter(connection, views, study).write(temporary, files, studies_folder)
-        os.replace(temporary, output)
+            DatabaseWriter(connection, views, study).write(
+                temporary_file, table_files, studies_folder
+            )
+        os.replace(temporary_file, output)
     finally:
         _remove_temporary_files(output)
 
@@ -141,16 +143,16 @@ def _remove_temporary_files(output: Path) -> None:
 
 def _keep_tables(files: Iterable[Path], folder: Path) -> None:
     """Make the folder hold exactly these files: as links, or as copies if the disk has no links."""
-    incomplete = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(incomplete, ignore_errors=True)
-    incomplete.mkdir(parents=True)
+    incomplete_folder = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(incomplete_folder, ignore_errors=True)
+    incomplete_folder.mkdir(parents=True)
     for file in files:
         try:
-            os.link(file, incomplete / file.name)
+            os.link(file, incomplete_folder / file.name)
         except OSError:
-            shutil.copyfile(file, incomplete / file.name)
+            shutil.copyfile(file, incomplete_folder / file.name)
     shutil.rmtree(folder, ignore_errors=True)
-    incomplete.rename(folder)
+    incomplete_folder.rename(folder)
 
 
 class DatabaseWriter:
@@ -211,28 +213,28 @@ class DatabaseWriter:
 
     def _unite_studies(self, other_studies: Iterable[str]) -> None:
         """Show schema `main` under its study's name too, and all studies in schema `studies`."""
-        tables = self.connection.execute(
+        table_rows = self.connection.execute(
             "SELECT schema_name, table_name, comment FROM duckdb_tables() "
             "WHERE database_name = 'output'"
         ).fetchall()
-        existing = {(schema, table) for schema, table, _ in tables}
+        existing_tables = {(schema, table) for schema, table, _ in table_rows}
         column_comments = database_comments.read_column_comments(self.connection)
         own_schema = quote_identifier(self.study)
         self.connection.execute(f"CREATE SCHEMA {own_schema}")
         self.connection.execute("CREATE SCHEMA studies")
-        for schema, table, grain in tables:
+        for schema, table, grain in table_rows:
             if schema != "main":
                 continue
-            selects = [f"SELECT {quote_text(self.study)} AS study, * FROM main.{table}"]
+            select_statements = [f"SELECT {quote_text(self.study)} AS study, * FROM main.{table}"]
             for study in other_studies:
-                if (study, table) in existing:
-                    selects.append(
+                if (study, table) in existing_tables:
+                    select_statements.append(
                         f"SELECT {quote_text(study)} AS study, * "
                         f"FROM {quote_identifier(study)}.{table}"
                     )
             self.connection.execute(f"CREATE VIEW {own_schema}.{table} AS FROM main.{table}")
             self.connection.execute(
-                f"CREATE VIEW studies.{table} AS {' UNION ALL BY NAME '.join(selects)}"
+                f"CREATE VIEW studies.{table} AS {' UNION ALL BY NAME '.join(select_statements)}"
             )
             database_comments.describe_united_view(
                 self.connection, table, grain, column_comments[table]

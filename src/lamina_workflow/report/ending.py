@@ -1,6 +1,7 @@
 """The last lines of a run that succeeded: the best variant or which layers matter, and its files.
 
-`python -m lamina_workflow.report.ending` prints them, from the tables under the current folder's `results/`.
+`python -m lamina_workflow.report.ending` prints them, from the tables under `results/` of the
+current folder.
 """
 
 from collections.abc import Sequence
@@ -45,41 +46,42 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
 
 
 def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
-    candidates = [
+    enough_rows = [
         row
         for row in recommended
         if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
     ]
-    if not candidates:
+    if not enough_rows:
         return "none keeps 95 % of its calibration's task"
-    best = max(candidates, key=lambda row: (row["certain"], row["layers"], row["kept"]))
+    best_row = max(enough_rows, key=lambda row: (row["certain"], row["layers"], row["kept"]))
 
-    removed_units = [unit for unit in best["units"].split() if not donor_of(unit)]
-    kind = "layers"
-    if best["component"] != "layer":
-        kind = "sub-layers (attentions and MLPs)"
-    few_documents = ", too few for an interval" if best["kept_reason"] else ""
-    doubt = "" if best["certain"] else ", perhaps less than 95 %"
+    removed_units = [unit for unit in best_row["units"].split() if not donor_of(unit)]
+    unit_words = "layers"
+    if best_row["component"] != "layer":
+        unit_words = "sub-layers (attentions and MLPs)"
+    few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
+    doubt = "" if best_row["certain"] else ", perhaps less than 95 %"
     return (
-        f"{best['variants'][0]} keeps {format_percent(best['kept'], best['kept_stderr'])} % of "
-        f"{best['tasks']} ({best['n_samples']} documents{few_documents}) without "
-        f"{len(removed_units)} of its {kind}{doubt}"
+        f"{best_row['variants'][0]} keeps "
+        f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
+        f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
+        f"{unit_words}{doubt}"
     )
 
 
 def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
     """A line about the calibrations at whose task the base model is at chance."""
-    guessed = [
+    guessed_tasks = [
         f"{row['model']} on {row['name']}"
         for row in recommended
         if row["question"] == "task" and row["at_chance"]
     ]
-    if not guessed:
+    if not guessed_tasks:
         return []
     return [
-        f"warning       the base model guesses: {', '.join(guessed)}. Nothing can be lost there, "
-        "so these scores say nothing about layers. Use another task, examples in the prompt "
-        "(num_fewshot), or the model's chat template."
+        f"warning       the base model guesses: {', '.join(guessed_tasks)}. Nothing can be lost "
+        "there, so these scores say nothing about layers. Use another task, examples in the "
+        "prompt (num_fewshot), or the model's chat template."
     ]
 
 

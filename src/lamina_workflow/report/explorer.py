@@ -91,12 +91,12 @@ def _make_interval_fields(
     """The number and the ends of its interval, as far as they are known and finite."""
     if value is None:
         return {}
-    fields = {name: value * scale}
+    interval_fields = {name: value * scale}
     if stderr is not None:
         half_width = Z95 * stderr * scale
-        fields[f"{name}_low"] = value * scale - half_width
-        fields[f"{name}_high"] = value * scale + half_width
-    return {key: round(number, 5) for key, number in fields.items() if isfinite(number)}
+        interval_fields[f"{name}_low"] = value * scale - half_width
+        interval_fields[f"{name}_high"] = value * scale + half_width
+    return {key: round(number, 5) for key, number in interval_fields.items() if isfinite(number)}
 
 
 def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[str, Specification]:
@@ -107,26 +107,28 @@ def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[s
 
     keep: share of the base model's number that a dashed line shows
     """
-    pruned = [point for point in points if "kept" in point]
-    selectors = sorted({point["selector"] for point in pruned}, key=_accuracy_first)
-    repairs = sorted({point["repaired_by"] for point in pruned}, key=_simple_repairs_first)
-    values = {
+    pruned_points = [point for point in points if "kept" in point]
+    selector_names = sorted({point["selector"] for point in pruned_points}, key=_accuracy_first)
+    repair_names = sorted(
+        {point["repaired_by"] for point in pruned_points}, key=_simple_repairs_first
+    )
+    value_by_name = {
         "asked": 100 * keep,
-        "colour": _encode_names("selector", selectors, COLOURS),
-        "marker": _encode_names("selector", selectors, SHAPES),
-        "shape": _encode_names("repaired_by", repairs, SHAPES),
-        "repairs": repairs,
-        "sizes": sorted({point["removed"] for point in pruned}),
+        "colour": _encode_names("selector", selector_names, COLOURS),
+        "marker": _encode_names("selector", selector_names, SHAPES),
+        "shape": _encode_names("repaired_by", repair_names, SHAPES),
+        "repairs": repair_names,
+        "sizes": sorted({point["removed"] for point in pruned_points}),
     }
-    text = Path(TEMPLATE).read_text(encoding="utf-8")
-    for name, value in values.items():
-        text = text.replace(f'"${name}"', json.dumps(value))
-    template = json.loads(text)
+    template_text = Path(TEMPLATE).read_text(encoding="utf-8")
+    for name, value in value_by_name.items():
+        template_text = template_text.replace(f'"${name}"', json.dumps(value))
+    template = json.loads(template_text)
 
     specifications = {}
-    if any("text" in point for point in pruned):
+    if any("text" in point for point in pruned_points):
         specifications["frontier"] = template["shared"] | template["frontier"]
-    if pruned:
+    if pruned_points:
         specifications["curves"] = template["shared"] | template["curves"]
     return specifications
 
@@ -149,13 +151,13 @@ def _encode_names(field: str, names: Sequence[str], marks: Sequence[str]) -> dic
 
 def draw_still(specification: Specification, points: Sequence[dict[str, Any]], model: str) -> str:
     """The figure as SVG, for one model, without needless attributes and digits."""
-    rows = [point for point in points if point["model"] == model]
-    drawn = specification | {"data": {"name": "variants", "values": rows}}
+    model_points = [point for point in points if point["model"] == model]
+    filled_specification = specification | {"data": {"name": "variants", "values": model_points}}
     if specification.get("width") == "container":
-        drawn["width"] = STILL_WIDTH
-    svg = vl_convert.vegalite_to_svg(drawn)
-    svg = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{_DEFAULT_ATTRIBUTES}', "", svg)
-    return _COORDINATES.sub(_keep_one_decimal, svg)
+        filled_specification["width"] = STILL_WIDTH
+    svg_text = vl_convert.vegalite_to_svg(filled_specification)
+    svg_text = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{_DEFAULT_ATTRIBUTES}', "", svg_text)
+    return _COORDINATES.sub(_keep_one_decimal, svg_text)
 
 
 def _keep_one_decimal(coordinates: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lamina.models.units import parse_unit
 from lamina_workflow.report.figures.style import format_interval
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
@@ -68,20 +69,16 @@ def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
 
     A recipe has a plan for each task and so no units of its own: of it, how many are removed.
     """
-    units = sorted((row["units"] or "").split(), key=_parse_layer)
+    units = sorted((row["units"] or "").split(), key=lambda unit: parse_unit(unit)[0])
     if not units:
         return _describe_size(row["removed"], row["component"], n_layers)
-    listed = units[-1]
+    listed_units = units[-1]
     if len(units) > 1:
-        listed = f"{', '.join(units[:-1])} and {listed}"
+        listed_units = f"{', '.join(units[:-1])} and {listed_units}"
     if not all(unit.isdigit() for unit in units):
-        return listed
+        return listed_units
     noun = "layer" if len(units) == 1 else "layers"
-    return f"{noun} {listed} of {n_layers}"
-
-
-def _parse_layer(unit: str) -> int:
-    return int(unit.split(".")[0])
+    return f"{noun} {listed_units} of {n_layers}"
 
 
 def _describe_size(removed: int, component: str, n_layers: int) -> str:
@@ -101,12 +98,12 @@ def count_text_samples(row: Mapping[str, Any]) -> str:
     """
     n_blocks = int(row["text_blocks"])
     n_documents = int(row["text_samples"]) - n_blocks
-    counts = []
+    sample_counts = []
     if n_documents:
-        counts.append(f"{n_documents:,} documents")
+        sample_counts.append(f"{n_documents:,} documents")
     if n_blocks:
-        counts.append(f"{n_blocks:,} blocks of joined documents")
-    return ", ".join(counts)
+        sample_counts.append(f"{n_blocks:,} blocks of joined documents")
+    return ", ".join(sample_counts)
 
 
 def capitalise_first(text: str) -> str:

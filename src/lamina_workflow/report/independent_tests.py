@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scipy.stats import t as student
+from scipy import stats
 
 from lamina_workflow.report.paired_tests import DifferenceTest, timing_degrees
 
@@ -59,21 +59,21 @@ def compare_independent(
 
     difference = second_estimate.value - first_estimate.value
     degrees = (first_estimate.degrees, second_estimate.degrees)
-    below = _combine_errors((first_estimate.above, second_estimate.below), degrees)
-    above = _combine_errors((first_estimate.below, second_estimate.above), degrees)
-    low = difference - below.half_width
-    high = difference + above.half_width
+    error_below = _combine_errors((first_estimate.above, second_estimate.below), degrees)
+    error_above = _combine_errors((first_estimate.below, second_estimate.above), degrees)
+    ci_low = difference - error_below.half_width
+    ci_high = difference + error_above.half_width
 
-    facing_zero = below if difference > 0 else above
+    facing_zero = error_below if difference > 0 else error_above
     p_value = 1.0
     if difference:
         t = abs(difference) / facing_zero.stderr
-        p_value = float(2 * student.sf(t, facing_zero.degrees))
+        p_value = float(2 * stats.t.sf(t, facing_zero.degrees))
     if are_time_ratios:
-        low = first.value * math.expm1(low)
+        ci_low = first.value * math.expm1(ci_low)
         difference = first.value * math.expm1(difference)
-        high = first.value * math.expm1(high)
-    return DifferenceTest(difference=difference, ci_low=low, ci_high=high, p_value=p_value)
+        ci_high = first.value * math.expm1(ci_high)
+    return DifferenceTest(difference=difference, ci_low=ci_low, ci_high=ci_high, p_value=p_value)
 
 
 def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
@@ -89,23 +89,23 @@ def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
 
     degrees = timing_degrees(n_samples) if is_time_ratio else n_samples - 1
     if number.ci_low is not None and number.ci_high is not None:
-        below = number.value - number.ci_low
-        above = number.ci_high - number.value
+        reach_below = number.value - number.ci_low
+        reach_above = number.ci_high - number.value
     elif number.stderr is not None:
         stderr = number.stderr / number.value if is_time_ratio else number.stderr
-        below = above = float(student.ppf(0.975, degrees)) * stderr
+        reach_below = reach_above = float(stats.t.ppf(0.975, degrees)) * stderr
     else:
         return None
 
     value = math.log(number.value) if is_time_ratio else number.value
-    narrowest = 1 / (n_samples + 1) if max(below, above) == 0 else 0.0
-    return _Estimate(value, max(below, narrowest), max(above, narrowest), degrees)
+    least_reach = 1 / (n_samples + 1) if max(reach_below, reach_above) == 0 else 0.0
+    return _Estimate(value, max(reach_below, least_reach), max(reach_above, least_reach), degrees)
 
 
 def _combine_errors(half_widths: tuple[float, float], degrees: tuple[int, int]) -> _DifferenceError:
     """The error of a difference, from half the widths of the 95 % intervals of its numbers."""
     stderrs = [
-        half_width / float(student.ppf(0.975, n))
+        half_width / float(stats.t.ppf(0.975, n))
         for half_width, n in zip(half_widths, degrees, strict=True)
     ]
     variance = sum(stderr**2 for stderr in stderrs)
@@ -114,5 +114,5 @@ def _combine_errors(half_widths: tuple[float, float], degrees: tuple[int, int]) 
     welch_degrees = variance**2 / sum(
         stderr**4 / n for stderr, n in zip(stderrs, degrees, strict=True)
     )
-    half_width = float(student.ppf(0.975, welch_degrees)) * variance**0.5
+    half_width = float(stats.t.ppf(0.975, welch_degrees)) * variance**0.5
     return _DifferenceError(half_width, variance**0.5, welch_degrees)

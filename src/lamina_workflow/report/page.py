@@ -76,21 +76,16 @@ def render_report(
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text, counted_from: what a model must keep to be recommended
         (`lamina_workflow.report.answers.recommendations`)
-    names: the meanings of names of the configuration, by section (`lamina_workflow.report.glossary`)
+    names: the meanings of names of the configuration, by section
+        (`lamina_workflow.report.glossary`)
     sizes: the sizes that were asked for, and how many layers each is
     """
-    answers_by_section = {
-        section: answer_question(connection, question)
-        for section, question in SECTION_QUESTIONS.items()
-    }
-    recommended = answers.recommendations(connection, keep, general_text, counted_from)
-    stock_repairs = ["none", *names.get("stock", ())]
-    stock_answers = answers.recommendations(
-        connection, keep, general_text, counted_from, stock_repairs
-    )
     variants = explorer.list_variants(connection)
-
-    contents = answers_by_section | {
+    recommended = answers.recommendations(connection, keep, general_text, counted_from)
+    contents = {
+        **_answer_sections(connection),
+        **_recommend_stock(connection, keep, general_text, counted_from, names),
+        **_fill_explorer(variants, keep),
         "models": query_rows(connection, "FROM models ORDER BY model"),
         "calibrations": query_rows(connection, "FROM calibrations ORDER BY model, calibration"),
         "questions": QUESTIONS,
@@ -99,22 +94,45 @@ def render_report(
         "general_text": general_text,
         "counted_from": counted_from,
         "recommended": recommended,
-        "recommended_stock": {
-            (row["model"], row["question"], row["name"]): row for row in stock_answers
-        },
-        "stock_repairs": stock_repairs if names.get("repairs") else None,
         "how_chosen": names.get("chosen", {}),
         "make_option": _format_make_option(facts),
         "names": _explain_names(connection, names),
-        "glance": glance_at_calibrations(answers_by_section["glance"]),
         "figures": read_figures(figures),
-        "disagreements": answers_by_section["disagreements"][:MAX_DISAGREEMENTS],
         "variants": variants,
-        "diagnoses": [row for row in answers_by_section["diagnoses"] if row["layer"] is None],
         "facts": flatten_facts(facts),
-        **_fill_explorer(variants, keep),
     }
     return _make_environment(template.parent).get_template(template.name).render(contents)
+
+
+def _answer_sections(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
+    """The answers to SECTION_QUESTIONS, as the sections show them."""
+    contents: dict[str, Any] = {}
+    for section, question in SECTION_QUESTIONS.items():
+        contents[section] = answer_question(connection, question)
+    contents["glance"] = glance_at_calibrations(contents["glance"])
+    contents["disagreements"] = contents["disagreements"][:MAX_DISAGREEMENTS]
+    contents["diagnoses"] = [row for row in contents["diagnoses"] if row["layer"] is None]
+    return contents
+
+
+def _recommend_stock(
+    connection: duckdb.DuckDBPyConnection,
+    keep: float,
+    general_text: float | None,
+    counted_from: str,
+    names: Mapping[str, Mapping[str, str]],
+) -> dict[str, Any]:
+    """What is recommended among variants that other programs can load."""
+    stock_repairs = ["none", *names.get("stock", ())]
+    stock_rows = answers.recommendations(
+        connection, keep, general_text, counted_from, stock_repairs
+    )
+    return {
+        "stock_repairs": stock_repairs if names.get("repairs") else None,
+        "recommended_stock": {
+            (row["model"], row["question"], row["name"]): row for row in stock_rows
+        },
+    }
 
 
 def _make_environment(folder: Path) -> jinja2.Environment:
@@ -158,11 +176,13 @@ def _explain_names(
         if names.get(section):
             meanings[section] = names[section]
 
-    scored = {
+    scored_metrics = {
         row["metric"] for row in query_rows(connection, "SELECT DISTINCT metric FROM relevance")
     }
     meanings["metrics"] = {
-        name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in scored
+        name: f"Of a unit: {metric.help}."
+        for name, metric in METRICS.items()
+        if name in scored_metrics
     }
     return meanings
 
@@ -171,12 +191,12 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
     """What the section "Explore" needs: its controls, its figures as pictures, and their data."""
     points = explorer.list_points(variants)
     specifications = explorer.fill_specifications(points, keep)
-    pruned_points = [point for point in points if point["removed"]]
     models = dict.fromkeys(point["model"] for point in points)
 
-    controls = {
-        column: list(dict.fromkeys(point[column] for point in pruned_points)) for column in CONTROLS
-    }
+    controls: dict[str, list[Any]] = {}
+    for column in CONTROLS:
+        control_values = dict.fromkeys(point[column] for point in points if point["removed"])
+        controls[column] = list(control_values)
     stills: dict[str, list[Markup]] = {}
     for name, specification in specifications.items():
         drawings = [explorer.draw_still(specification, points, model) for model in models]
@@ -201,13 +221,7 @@ def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlan
 
     layers: the answer to `which_layers_matter`, the most relevant units first
     """
-    layer_rows = [
-        row
-        for row in layers
-        if row["component"] == "layer"
-        and row["n_draws"] is None
-        and (row["accuracy"] is not None or row["accuracy_reason"])
-    ]
+    layer_rows = [row for row in layers if _has_accuracy_verdict(row)]
     groups = group_rows(layer_rows, "model", "calibration").items()
     return [
         _glance_at_calibration(model, calibration, calibration_rows)
@@ -215,18 +229,25 @@ def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlan
     ]
 
 
+def _has_accuracy_verdict(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of one layer, and says its accuracy relevance or why it has none."""
+    is_layer = row["component"] == "layer" and row["n_draws"] is None
+    return is_layer and (row["accuracy"] is not None or bool(row["accuracy_reason"]))
+
+
 def _glance_at_calibration(
     model: str, calibration: str, layer_rows: list[dict[str, Any]]
 ) -> CalibrationGlance:
     scored_rows = [row for row in layer_rows if row["accuracy"] is not None]
     reasons = [row["accuracy_reason"] for row in layer_rows if row["accuracy"] is None]
-    removable = [row["layer"] for row in scored_rows if row["verdict"] != "matters"]
+    removable_layers = [row["layer"] for row in scored_rows if row["verdict"] != "matters"]
+    harmful_layers = [row["layer"] for row in scored_rows if row["verdict"] == "better without"]
     relevant_rows = [row for row in scored_rows if row["verdict"] == "matters"]
     return CalibrationGlance(
         model=model,
         calibration=calibration,
-        free=removable[::-1],
-        better_without=[row["layer"] for row in scored_rows if row["verdict"] == "better without"],
+        free=removable_layers[::-1],
+        better_without=harmful_layers,
         top=relevant_rows[:N_TOP_LAYERS],
         n_layers=len(layer_rows),
         n_samples=max(row["accuracy_samples"] or 0 for row in layer_rows),
@@ -236,13 +257,13 @@ def _glance_at_calibration(
 
 def flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
-    flat: list[tuple[str, str]] = []
+    flat_facts: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")
         if isinstance(value, Mapping):
-            flat += flatten_facts(value, f"{label} · ")
+            flat_facts += flatten_facts(value, f"{label} · ")
         elif isinstance(value, str):
-            flat.append((label, value))
+            flat_facts.append((label, value))
         else:
-            flat.append((label, json.dumps(value, ensure_ascii=False)))
-    return flat
+            flat_facts.append((label, json.dumps(value, ensure_ascii=False)))
+    return flat_facts

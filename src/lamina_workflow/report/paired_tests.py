@@ -13,8 +13,7 @@ from typing import Any, TypedDict
 
 import duckdb
 import numpy as np
-from scipy.stats import binomtest, norm
-from scipy.stats import t as student
+from scipy import stats
 
 from lamina_workflow.report.answers import group_rows, query_rows
 
@@ -97,12 +96,12 @@ def _subtract_values(values: DocumentValues, rival_values: DocumentValues) -> Do
     """The difference on each document that both were tested on, without tasks that have none."""
     differences: DocumentValues = {}
     for task_key in sorted(values.keys() & rival_values.keys()):
-        own = values[task_key]
-        rival = rival_values[task_key]
-        shared_samples = own.keys() & rival.keys()
+        own_values = values[task_key]
+        rival_task_values = rival_values[task_key]
+        shared_samples = own_values.keys() & rival_task_values.keys()
         if shared_samples:
             differences[task_key] = {
-                sample: own[sample] - rival[sample] for sample in shared_samples
+                sample: own_values[sample] - rival_task_values[sample] for sample in shared_samples
             }
     return differences
 
@@ -122,14 +121,14 @@ def _test_tasks(pair_keys: dict[str, Any], differences: DocumentValues) -> Itera
 
 def _test_mean(pair_keys: dict[str, Any], differences: DocumentValues) -> Iterator[dict[str, Any]]:
     """A row for the mean over the tasks with an accuracy, if there are any."""
-    accuracies = {
+    accuracy_differences = {
         (calibration, task, metric): by_sample
         for (calibration, task, metric), by_sample in differences.items()
         if metric != "nll"
     }
-    if accuracies:
-        keys = {"calibration": ALL, "task": ALL, "metric": "accuracy"}
-        yield {**pair_keys, **keys, **_test_mean_difference(accuracies)}
+    if accuracy_differences:
+        mean_keys = {"calibration": ALL, "task": ALL, "metric": "accuracy"}
+        yield {**pair_keys, **mean_keys, **_test_mean_difference(accuracy_differences)}
 
 
 def _with_holm(family: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -143,16 +142,16 @@ def _test_mean_difference(differences: DocumentValues) -> PairedTest:
 
     A document that was tested under several calibrations counts once: its differences add up.
     """
-    by_task: dict[str, dict[int, float]] = {}
+    shares_by_task: dict[str, dict[int, float]] = {}
     for (_, task, _), by_sample in differences.items():
-        summed = by_task.setdefault(task, {})
+        task_shares = shares_by_task.setdefault(task, {})
         for sample, value in by_sample.items():
-            share = value / len(by_sample) / len(differences)
-            summed[sample] = summed.get(sample, 0.0) + share
+            document_share = value / len(by_sample) / len(differences)
+            task_shares[sample] = task_shares.get(sample, 0.0) + document_share
     return compute_paired_test(
         [
-            np.array(list(by_sample.values())) * len(by_sample) * len(by_task)
-            for by_sample in by_task.values()
+            np.array(list(by_sample.values())) * len(by_sample) * len(shares_by_task)
+            for by_sample in shares_by_task.values()
         ]
     )
 
@@ -162,19 +161,27 @@ def compute_paired_test(differences: Sequence[Sequence[float] | np.ndarray]) -> 
 
     differences: of each task, those of its documents
     """
-    tasks = [np.asarray(task, dtype=float) for task in differences]
-    weighted = np.concatenate([task / len(task) / len(tasks) for task in tasks])
-    stderr = float(np.sqrt(sum(_variance_of_mean(task) for task in tasks))) / len(tasks)
-    third_cumulant = sum(map(_third_cumulant_of_mean, tasks)) / len(tasks) ** 3
-    mean = float(weighted.sum())
-    below, above = compute_interval(stderr, third_cumulant, len(weighted) - len(tasks))
+    task_differences = [np.asarray(task, dtype=float) for task in differences]
+    weighted_differences = np.concatenate(
+        [task / len(task) / len(task_differences) for task in task_differences]
+    )
+    stderr = float(np.sqrt(sum(_variance_of_mean(task) for task in task_differences))) / len(
+        task_differences
+    )
+    third_cumulant = (
+        sum(map(_third_cumulant_of_mean, task_differences)) / len(task_differences) ** 3
+    )
+    mean_difference = float(weighted_differences.sum())
+    reach_below, reach_above = compute_interval(
+        stderr, third_cumulant, len(weighted_differences) - len(task_differences)
+    )
     return PairedTest(
-        difference=mean,
-        ci_low=mean - below,
-        ci_high=mean + above,
-        n_samples=len(weighted),
-        n_different=int((weighted != 0).sum()),
-        p_value=compute_sign_flip_p_value(weighted),
+        difference=mean_difference,
+        ci_low=mean_difference - reach_below,
+        ci_high=mean_difference + reach_above,
+        n_samples=len(weighted_differences),
+        n_different=int((weighted_differences != 0).sum()),
+        p_value=compute_sign_flip_p_value(weighted_differences),
     )
 
 
@@ -188,13 +195,13 @@ def compute_interval(stderr: float, third_cumulant: float, degrees: int) -> tupl
     [Hall 1992, J. R. Stat. Soc. B 54]: with a = third_cumulant / stderr^3,
     t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 is nearly as normal as t is for normal numbers.
     """
-    quantile = float(student.ppf(0.975, degrees)) if degrees > 0 else math.nan
+    quantile = float(stats.t.ppf(0.975, degrees)) if degrees > 0 else math.nan
     skewness = third_cumulant / stderr**3 if stderr else 0.0
     if abs(skewness) < 1e-6:
         return quantile * stderr, quantile * stderr
-    below = _invert_hall(quantile, skewness)
-    above = -_invert_hall(-quantile, skewness)
-    return max(quantile, below) * stderr, max(quantile, above) * stderr
+    reach_below = _invert_hall(quantile, skewness)
+    reach_above = -_invert_hall(-quantile, skewness)
+    return max(quantile, reach_below) * stderr, max(quantile, reach_above) * stderr
 
 
 def _invert_hall(quantile: float, skewness: float) -> float:
@@ -208,7 +215,7 @@ def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, fl
     Times are skewed, which so few of them do not show. With half the degrees of freedom the
     interval also holds for exponential ones; for others it is wider than it need be.
     """
-    half_width = float(student.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
+    half_width = float(stats.t.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
     return ratio * math.exp(-half_width), ratio * math.exp(half_width)
 
 
@@ -224,14 +231,14 @@ def _variance_of_mean(differences: np.ndarray) -> float:
     must not make the mean certain, so one document is added that differs in each direction
     [Bonett and Price 2012]; SQL has the same in `paired_stderr`.
     """
-    count = len(differences)
-    sizes = abs(differences[differences != 0])
-    if len(sizes) and not _are_equal(sizes):
-        return float(differences.var(ddof=1) / count)
-    size = sizes[0] if len(sizes) else 1.0
-    sum_of_squares = (differences**2).sum() + 2 * size**2
-    mean = differences.sum() / (count + 2)
-    return float((sum_of_squares / (count + 2) - mean**2) / (count + 2))
+    n_documents = len(differences)
+    difference_sizes = abs(differences[differences != 0])
+    if len(difference_sizes) and not _are_equal(difference_sizes):
+        return float(differences.var(ddof=1) / n_documents)
+    assumed_size = difference_sizes[0] if len(difference_sizes) else 1.0
+    sum_of_squares = (differences**2).sum() + 2 * assumed_size**2
+    shrunk_mean = differences.sum() / (n_documents + 2)
+    return float((sum_of_squares / (n_documents + 2) - shrunk_mean**2) / (n_documents + 2))
 
 
 def _third_cumulant_of_mean(differences: np.ndarray) -> float:
@@ -239,12 +246,12 @@ def _third_cumulant_of_mean(differences: np.ndarray) -> float:
 
     0 for answers that are right or wrong, whose variance allows for it, and for fewer than three.
     """
-    count = len(differences)
-    sizes = abs(differences[differences != 0])
-    if count < 3 or not len(sizes) or _are_equal(sizes):
+    n_documents = len(differences)
+    difference_sizes = abs(differences[differences != 0])
+    if n_documents < 3 or not len(difference_sizes) or _are_equal(difference_sizes):
         return 0.0
-    cubes = (differences - differences.mean()) ** 3
-    return float(cubes.sum() / ((count - 1) * (count - 2) * count))
+    cubed_deviations = (differences - differences.mean()) ** 3
+    return float(cubed_deviations.sum() / ((n_documents - 1) * (n_documents - 2) * n_documents))
 
 
 def _are_equal(sizes: np.ndarray) -> bool:
@@ -256,25 +263,31 @@ def compute_sign_flip_p_value(differences: np.ndarray) -> float:
 
     Exact where all nonzero terms have one size.
     """
-    nonzero = differences[differences != 0]
-    if not len(nonzero):
+    nonzero_differences = differences[differences != 0]
+    if not len(nonzero_differences):
         return 1.0
-    if _are_equal(abs(nonzero)):
-        n_positive = int((nonzero > 0).sum())
-        return float(binomtest(n_positive, len(nonzero)).pvalue)
-    if len(nonzero) >= MIN_FOR_NORMAL:
-        z = abs(nonzero.sum()) / np.sqrt((nonzero**2).sum())
-        return float(2 * norm.sf(z))
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], (N_SIGN_DRAWS, len(nonzero)))
-    is_as_far = abs(signs @ nonzero) >= abs(nonzero.sum()) * (1 - 1e-9)
+    if _are_equal(abs(nonzero_differences)):
+        n_positive = int((nonzero_differences > 0).sum())
+        return float(stats.binomtest(n_positive, len(nonzero_differences)).pvalue)
+    if len(nonzero_differences) >= MIN_FOR_NORMAL:
+        z = abs(nonzero_differences.sum()) / np.sqrt((nonzero_differences**2).sum())
+        return float(2 * stats.norm.sf(z))
+    drawn_signs = np.random.default_rng(0).choice(
+        [-1.0, 1.0], (N_SIGN_DRAWS, len(nonzero_differences))
+    )
+    is_as_far = abs(drawn_signs @ nonzero_differences) >= abs(nonzero_differences.sum()) * (
+        1 - 1e-9
+    )
     return float((1 + is_as_far.sum()) / (1 + N_SIGN_DRAWS))
 
 
 def correct_by_holm(p_values: Iterable[float]) -> list[float]:
     """p values corrected for their number by Holm's method, in the order given."""
-    uncorrected = np.array(list(p_values))
-    order = np.argsort(uncorrected, kind="stable")
-    n_remaining = np.arange(len(uncorrected), 0, -1)
-    corrected = np.empty(len(uncorrected))
-    corrected[order] = np.minimum(1, np.maximum.accumulate(uncorrected[order] * n_remaining))
-    return [float(p_value) for p_value in corrected]
+    uncorrected_p_values = np.array(list(p_values))
+    ascending_order = np.argsort(uncorrected_p_values, kind="stable")
+    n_remaining = np.arange(len(uncorrected_p_values), 0, -1)
+    corrected_p_values = np.empty(len(uncorrected_p_values))
+    corrected_p_values[ascending_order] = np.minimum(
+        1, np.maximum.accumulate(uncorrected_p_values[ascending_order] * n_remaining)
+    )
+    return [float(p_value) for p_value in corrected_p_values]

@@ -73,14 +73,14 @@ def format_answer(
 ) -> str:
     """The answer as a table of as many columns as fit; without rows, with the reason for that."""
     names, rows = run_query(connection, query)
-    cells = [[format_value(value) for value in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    cell_rows = [list(map(format_value, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cell_rows, strict=True)]
     n_columns = _count_fitting_columns(widths, max_width)
-    rule = ["-" * width for width in widths]
+    rule_cells = ["-" * width for width in widths]
 
     lines = [
-        _format_line(row[:n_columns], widths[:n_columns], max_width)
-        for row in (names, rule, *cells)
+        _format_line(cells[:n_columns], widths[:n_columns], max_width)
+        for cells in (names, rule_cells, *cell_rows)
     ]
     lines.append(f"({len(rows)} rows)")
     if names[n_columns:]:

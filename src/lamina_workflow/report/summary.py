@@ -43,26 +43,17 @@ def summarise_results(
 ) -> dict[str, list[Statement]]:
     """The results by topic, topics without any left out.
 
-    recommended: the variants that the report recommends (`lamina_workflow.report.answers.recommendations`)
+    recommended: the variants that the report recommends, of `answers.recommendations`
     """
     topics: dict[str, list[Statement]] = {
         "Layers that can go": [*describe_removable_layers(connection)],
         "Metrics": compare_metrics_with_accuracy(connection),
         "Selectors": compare_selectors(connection, recommended),
         "Repairs": describe_repairs(connection),
-        "With care": [
-            *cautions.list_harmful_repairs(connection),
-            *cautions.list_worse_smaller_removals(connection),
-            *cautions.list_ineffective_healings(connection),
-            *cautions.describe_reliability(connection),
-            *compare_writing_with_choosing(connection),
-            *cautions.describe_spread_of_draws(connection),
-            *cautions.list_nonfinite_units(connection),
-            *cautions.describe_shared_documents(connection),
-            *cautions.count_truncated_questions(connection),
-            *cautions.count_undecided_questions(connection),
-        ],
+        "With care": [],
     }
+    for warn in CAUTIONS:
+        topics["With care"] += warn(connection)
     return {topic: statements for topic, statements in topics.items() if statements}
 
 
@@ -78,21 +69,20 @@ def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str
     ]
     sentences = []
     for (model,), model_rows in group_rows(layer_rows, "model").items():
-        counts = {
-            calibration: sum(_is_removable(row) for row in calibration_rows)
-            for (calibration,), calibration_rows in group_rows(model_rows, "calibration").items()
-        }
-        fewest = min(counts, key=counts.__getitem__)
-        most = max(counts, key=counts.__getitem__)
+        n_removable: dict[str, int] = {}
+        for (calibration,), rows in group_rows(model_rows, "calibration").items():
+            n_removable[calibration] = sum(_is_removable(row) for row in rows)
+        fewest = min(n_removable, key=n_removable.__getitem__)
+        most = max(n_removable, key=n_removable.__getitem__)
         n_layers = len({row["layer"] for row in model_rows})
         n_samples = max(row["accuracy_samples"] for row in model_rows)
 
-        found = f"{counts[fewest] or 'none'} of {n_layers} layers on {fewest}"
+        removable_layers = f"{n_removable[fewest] or 'none'} of {n_layers} layers on {fewest}"
         if most != fewest:
-            found += f" to {counts[most]} on {most}"
+            removable_layers += f" to {n_removable[most]} on {most}"
         sentences.append(
-            f"{model}: removed one at a time, {found} cost no accuracy that {n_samples} samples "
-            "can show."
+            f"{model}: removed one at a time, {removable_layers} cost no accuracy that "
+            f"{n_samples} samples can show."
         )
     return sentences
 
@@ -134,16 +124,16 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     These are the selector of each recommended recipe, and without repair selector accuracy (or the
     first one if the run has no such selector); over the calibrations' own tasks and all sizes.
     """
-    pairs = answer_question(connection, "which_selector_wins")
-    champions = [row for row in recommended if row["question"] == "recipe"]
-    if not champions:
-        champions = [row for row in recommended if row["kept_enough"]][:1]
-    recipes = [(row["selector"], row["repair"], row["healing"]) for row in champions]
+    selector_pairs = answer_question(connection, "which_selector_wins")
+    recommended_rows = [row for row in recommended if row["question"] == "recipe"]
+    if not recommended_rows:
+        recommended_rows = [row for row in recommended if row["kept_enough"]][:1]
+    recipes = [(row["selector"], row["repair"], row["healing"]) for row in recommended_rows]
 
-    selectors = {row["selector"] for row in pairs}
+    selectors = {row["selector"] for row in selector_pairs}
     if selectors:
-        first = min(selectors, key=lambda name: (name != "accuracy", name))
-        recipes.append((first, "none", "none"))
+        reference_selector = min(selectors, key=lambda name: (name != "accuracy", name))
+        recipes.append((reference_selector, "none", "none"))
 
     search_rows = answer_question(connection, "what_searching_found")
     chose_for_repair = {
@@ -151,15 +141,15 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     }
     statements: list[Statement] = []
     for selector, repair, healing in dict.fromkeys(recipes):
-        table = _tabulate_rivals(pairs, selector, repair, healing, chose_for_repair)
+        table = _tabulate_rivals(selector_pairs, selector, repair, healing, chose_for_repair)
         if not table:
             continue
-        recipe = "Without repair"
+        recipe_words = "Without repair"
         if (repair, healing) != ("none", "none"):
-            recipe = f"With repair {format_repair(repair, healing)}"
+            recipe_words = f"With repair {format_repair(repair, healing)}"
         statements.append(
-            f"{recipe}, selector {selector} against the others on the same tasks and sizes, by "
-            "paired tests at 5 %, corrected for their number."
+            f"{recipe_words}, selector {selector} against the others on the same tasks and sizes, "
+            "by paired tests at 5 %, corrected for their number."
         )
         statements.append(table)
     return statements
@@ -174,9 +164,7 @@ class RivalResult:
     n_worse: int
     n_undecided: int
     n_accuracies: int  # tasks with an accuracy
-    mean_gain: (
-        float  # of accuracy over these tasks; positive: the selector is better than its rival
-    )
+    mean_gain: float  # of accuracy over these tasks; above 0 if the selector is the better one
 
 
 def _tabulate_rivals(
@@ -187,23 +175,25 @@ def _tabulate_rivals(
     chose_for_repair: selectors that chose their plans with a repair in place, so that without one
         they are not at their best
     """
-    results: dict[str, list[RivalResult]] = {}
+    results_by_rival: dict[str, list[RivalResult]] = {}
     for result in _list_rival_results(pairs, selector, repair, healing):
-        results.setdefault(result.rival, []).append(result)
+        results_by_rival.setdefault(result.rival, []).append(result)
 
     table = []
-    for rival, rival_results in sorted(results.items()):
-        name = rival
+    for rival, rival_results in sorted(results_by_rival.items()):
+        rival_name = rival
         if repair == "none" and rival in chose_for_repair:
-            name = f"{rival} (chose for a repair)"
+            rival_name = f"{rival} (chose for a repair)"
         n_tasks = sum(result.n_accuracies for result in rival_results)
-        points = sum(100 * result.mean_gain * result.n_accuracies for result in rival_results)
+        summed_points = sum(
+            100 * result.mean_gain * result.n_accuracies for result in rival_results
+        )
         entry = {
-            "against": name,
+            "against": rival_name,
             "better": sum(result.n_better for result in rival_results),
             "worse": sum(result.n_worse for result in rival_results),
             "undecided": sum(result.n_undecided for result in rival_results),
-            "points of accuracy, mean": format_signed(points / n_tasks, "+.1f")
+            "points of accuracy, mean": format_signed(summed_points / n_tasks, "+.1f")
             if n_tasks
             else DASH,
         }
@@ -232,22 +222,25 @@ def _list_rival_results(
 
 def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     """How often each repair helped and hurt, on the calibrations' own tasks and on other texts."""
-    changes = [
+    repaired_rows = [
         row
         for row in answer_question(connection, "what_repair_gave_back")
         if row["gain"] is not None
     ]
-    table: list[dict[str, Any]] = []
-    for repair, repair_rows in _group_by_repair(changes):
+    repair_table: list[dict[str, Any]] = []
+    for repair, repair_rows in _group_by_repair(repaired_rows):
         task_rows = [row for row in repair_rows if not _is_of_text(row)]
         if task_rows:
-            table.append(_tabulate_accuracies(repair, task_rows))
+            repair_table.append(_tabulate_accuracies(repair, task_rows))
         text_rows = [row for row in repair_rows if _is_of_text(row)]
         for (text,), rows_of_text in sorted(group_rows(text_rows, "task").items()):
-            table.append(_tabulate_perplexities(repair, text, rows_of_text))
-    if not table:
+            repair_table.append(_tabulate_perplexities(repair, text, rows_of_text))
+    if not repair_table:
         return []
-    return ["What repairs recovered: means of points of accuracy, medians of perplexities.", table]
+    return [
+        "What repairs recovered: means of points of accuracy, medians of perplexities.",
+        repair_table,
+    ]
 
 
 def _is_of_text(row: Mapping[str, Any]) -> bool:
@@ -312,18 +305,33 @@ def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
 
 def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers that the model itself writes."""
-    shares = []
-    variants = answer_question(connection, "what_is_left_of_choosing_and_writing")
-    for repair, repair_rows in _group_by_repair(variants):
+    kept_shares = []
+    variant_rows = answer_question(connection, "what_is_left_of_choosing_and_writing")
+    for repair, repair_rows in _group_by_repair(variant_rows):
         choice_kept = 100 * fmean(row["choice_kept"] for row in repair_rows)
         written_kept = 100 * fmean(row["written_kept"] for row in repair_rows)
-        shares.append(
+        kept_shares.append(
             f"{repair} {choice_kept:.0f} % and {written_kept:.0f} % "
             f"(n = {len(repair_rows)} variants)"
         )
-    if not shares:
+    if not kept_shares:
         return []
     return [
         "Left on average of the base model's right choices, and of its right answers to the same "
-        f"questions where it writes them itself: {'; '.join(shares)}."
+        f"questions where it writes them itself: {'; '.join(kept_shares)}."
     ]
+
+
+# What the topic "With care" says, in this order.
+CAUTIONS = (
+    cautions.list_harmful_repairs,
+    cautions.list_worse_smaller_removals,
+    cautions.list_ineffective_healings,
+    cautions.describe_reliability,
+    compare_writing_with_choosing,
+    cautions.describe_spread_of_draws,
+    cautions.list_nonfinite_units,
+    cautions.describe_shared_documents,
+    cautions.count_truncated_questions,
+    cautions.count_undecided_questions,
+)

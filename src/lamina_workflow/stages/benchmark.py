@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from lamina.options.benchmarks import Efficiency, Generate, Perplexity, Task
+from lamina.options.benchmarks import Efficiency, Generate, TaskEntry, TextEntry
 from lamina.options.entry import Options
 from lamina.paths import VariantFiles
 from lamina.variant import Variant
@@ -69,7 +69,7 @@ class BenchmarkBlock(Measuring):
 class BenchmarkTask(BenchmarkBlock):
     """One task, on the variants of one block."""
 
-    task: Options[Task]
+    task: Options[TaskEntry]
 
     @classmethod
     def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class BenchmarkTask(BenchmarkBlock):
 class BenchmarkGeneration(BenchmarkBlock):
     """One task and how answers to it are written, on the variants of one block."""
 
-    task: Options[Task]
+    task: Options[TaskEntry]
     generate: Options[Generate]
 
     @classmethod
@@ -91,7 +91,7 @@ class BenchmarkGeneration(BenchmarkBlock):
 class BenchmarkPerplexity(BenchmarkBlock):
     """One text, on the variants of one block."""
 
-    text: Options[Perplexity]
+    text: Options[TextEntry]
 
     @classmethod
     def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from lamina.data import task_files
 from lamina.models import gguf
 from lamina.models.checkpoint import is_quantised
 from lamina.models.digests import checkpoint_name, fingerprint_model, list_files
-from lamina.options.benchmarks import Perplexity, Task
+from lamina.options.benchmarks import TaskEntry, TextEntry
 from lamina.options.calibrations import Calibration, corpus_file
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
@@ -107,13 +107,13 @@ class PrepareTask(Job):
     """One benchmark by its name: a task or the text of a perplexity; the other is None."""
 
     name: str
-    task: Options[Task] | None = None
-    text: Options[Perplexity] | None = None
+    task: Options[TaskEntry] | None = None
+    text: Options[TextEntry] | None = None
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = benchmark_entry(config, w.task)
-        if isinstance(entry, Task):
+        if isinstance(entry, TaskEntry):
             return cls(name=w.task, task=entry)
         return cls(name=w.task, text=entry)
 

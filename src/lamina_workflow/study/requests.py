@@ -36,27 +36,30 @@ def describe_sizes(config: Configuration) -> list[str]:
     Selectors are named where they come to different numbers of the same kind of units.
     """
     selectors_by_sentence: dict[tuple[Size, str, str], dict[str, list[str]]] = {}
-    for (model, selector, size), reached in config.reached_sizes.items():
+    for (model, selector, size), reached_size in config.reached_sizes.items():
         units = config.selectors[selector].units
-        sentences = selectors_by_sentence.setdefault((size, model, units), {})
-        sentence = _outcome(size, units, reached, config.models[model].layers or 0)
-        sentences.setdefault(sentence, []).append(selector)
+        sentence_selectors = selectors_by_sentence.setdefault((size, model, units), {})
+        sentence = _outcome(size, units, reached_size, config.models[model].layers or 0)
+        sentence_selectors.setdefault(sentence, []).append(selector)
 
-    outcomes: list[str] = []
-    for (size, model, _), sentences in selectors_by_sentence.items():
-        for sentence, selectors in sentences.items():
-            by = f" by {' and '.join(selectors)}" if len(sentences) > 1 else ""
-            outcomes.append(f"{model}, {size}{by}: {sentence}")
-    return outcomes
+    outcome_sentences: list[str] = []
+    for (size, model, _), sentence_selectors in selectors_by_sentence.items():
+        for sentence, selectors in sentence_selectors.items():
+            selector_words = f" by {' and '.join(selectors)}" if len(sentence_selectors) > 1 else ""
+            outcome_sentences.append(f"{model}, {size}{selector_words}: {sentence}")
+    return outcome_sentences
 
 
-def _outcome(size: Size, units: str, reached: ReachedSize, n_layers: int) -> str:
+def _outcome(size: Size, units: str, reached_size: ReachedSize, n_layers: int) -> str:
     """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 % are left.`"""
-    kinds = {"layer": "layers", "both": "layers in sub-layers"}
-    kind = kinds.get(units, f"{units} sub-layers")
-    left = size.share(reached.left, reached.whole)
+    words_by_units = {"layer": "layers", "both": "layers in sub-layers"}
+    unit_words = words_by_units.get(units, f"{units} sub-layers")
+    left_share = size.share(reached_size.left, reached_size.whole)
     estimate = " by an estimate from shapes" if size.what == "latency" else ""
-    return f"without {reached.n_removed} of {n_layers} {kind}, at most {left}{estimate}."
+    return (
+        f"without {reached_size.n_removed} of {n_layers} {unit_words}, at most "
+        f"{left_share}{estimate}."
+    )
 
 
 def searching_selectors(config: Configuration) -> list[str]:
@@ -112,36 +115,36 @@ def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
 
     Calibration `none` stands for the base models.
     """
-    blocks: set[tuple[str, str, str, int]] = set()
+    block_keys: set[tuple[str, str, str, int]] = set()
     for model in config.models:
-        blocks.update((model, "none", task, 0) for task in _base_tasks(config, model))
+        block_keys.update((model, "none", task, 0) for task in _base_tasks(config, model))
     for study in _prune_studies(config):
         for model, calibration in product(study.models, study.calibrations):
-            studied = _study_variants(config, study, model, calibration)
-            numbers = {_block_of(config, variant) for variant in studied}
+            studied_variants = _study_variants(config, study, model, calibration)
+            block_numbers = {_block_of(config, variant) for variant in studied_variants}
             tasks = _study_tasks(config, study, calibration)
-            for task, number in product(tasks, numbers):
-                blocks.add((model, calibration, task, number))
-    return sorted(blocks)
+            for task, block_number in product(tasks, block_numbers):
+                block_keys.add((model, calibration, task, block_number))
+    return sorted(block_keys)
 
 
 def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
     """The benchmark jobs of tasks to which models write answers; each has a second job for them."""
-    answered = {name for name, task in config.benchmarks.tasks.items() if task.generate}
-    blocks = benchmark_blocks(config)
+    answered_tasks = {name for name, task in config.benchmarks.tasks.items() if task.generate}
+    block_keys = benchmark_blocks(config)
     return [
         (model, calibration, task, block)
-        for model, calibration, task, block in blocks
-        if task in answered
+        for model, calibration, task, block in block_keys
+        if task in answered_tasks
     ]
 
 
 def list_captures(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that a study uses."""
-    captured: set[tuple[str, str]] = set()
+    captured_keys: set[tuple[str, str]] = set()
     for study in config.studies.values():
-        captured.update(product(study.models, study.calibrations))
-    return sorted(captured)
+        captured_keys.update(product(study.models, study.calibrations))
+    return sorted(captured_keys)
 
 
 def further_calibrations(
@@ -237,11 +240,11 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
 
 def count_structures(config: Configuration, model: str) -> int:
     """How many variants of a model differ in cost, as far as that is known before the plans."""
-    kinds = {
+    structures = {
         (config.selectors[variant.selector].units, variant.removed, variant.repair)
         for variant in efficiency_variants(config, model)
     }
-    return len(kinds)
+    return len(structures)
 
 
 def _prune_studies(config: Configuration) -> list[Prune]:
@@ -258,23 +261,23 @@ def _study_variants(
         for calibration_name, selector, entry in product(
             calibrations, study.selectors, study.removed
         ):
-            n_removed = config.n_removed(model_name, selector, entry)
+            n_removed = config.count_removed(model_name, selector, entry)
             for repair, healing in product(study.repairs, study.healings):
                 yield Variant(model_name, calibration_name, selector, n_removed, repair, healing)
 
 
 def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:
     """The tasks and perplexity texts on which a study measures the variants of a calibration."""
-    tasks = study.tasks
-    if tasks == "own":
-        tasks = config.own_tasks(calibration)
-    elif tasks == "all":
-        tasks = list(config.benchmarks.tasks)
+    task_names = study.tasks
+    if task_names == "own":
+        task_names = config.own_tasks(calibration)
+    elif task_names == "all":
+        task_names = list(config.benchmarks.tasks)
 
-    texts = study.perplexity
-    if texts == "all":
-        texts = list(config.benchmarks.perplexity)
-    return [*tasks, *texts]
+    text_names = study.perplexity
+    if text_names == "all":
+        text_names = list(config.benchmarks.perplexity)
+    return [*task_names, *text_names]
 
 
 def _base_tasks(config: Configuration, model: str) -> set[str]:

@@ -26,8 +26,8 @@ class SweepSelector:
     """What stands in a sweep's path where a plan has its selector.
 
     `base/{pass}/{units}` is the base model, whose sweep all selectors and maps share. `{selector}`
-    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it made for
-    another calibration.
+    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it
+    made for another calibration.
     """
 
     name: str
@@ -82,7 +82,7 @@ class SweepSelector:
         """The models that each donor consists of, whose layers may replace the model's own."""
         if self.name == "base":
             return {}
-        return config.replacing(self.name)
+        return config.list_siblings(self.name)
 
 
 def any_selector(config: Configuration) -> str:

@@ -1,4 +1,4 @@
-"""The files that each gathered table is made from: exactly those that the configuration asks for."""
+"""The files that each gathered table is made from: those that the configuration asks for."""
 
 from lamina import paths
 from lamina.errors import LaminaError
@@ -58,41 +58,41 @@ def files_of_table(config: Configuration, table: str) -> list[str]:
         case "diagnoses":
             return [paths.diagnosis(*diagnosis) for diagnosis in requests.list_diagnoses(config)]
     raise LaminaError(
-        f"tables: nothing says what '{table}' is gathered from. Add it to "
-        "lamina_workflow.study.tables.parts."
+        f"tables: nothing says what '{table}' is gathered from. Add a case to "
+        "lamina_workflow.study.tables.files_of_table."
     )
 
 
 def _manifests(config: Configuration) -> list[str]:
     """Of all models but the donors that no study uses as a model."""
-    studied: set[str] = set()
+    studied_models: set[str] = set()
     for study in config.studies.values():
-        studied.update(study.models)
+        studied_models.update(study.models)
     return [
         paths.manifest(model)
         for model in config.models
-        if model in studied or model not in config.donors
+        if model in studied_models or model not in config.donors
     ]
 
 
 def _overlap_checks(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
-    checks: set[str] = set()
+    overlap_files: set[str] = set()
     for model, calibration, task, block in requests.benchmark_blocks(config):
         if calibration == "none":
             continue
-        names = {calibration}
+        calibration_names = {calibration}
         for variant in requests.block_variants(config, model, calibration, task, block):
-            names |= requests.read_by(config, variant)
-        checks.update(paths.overlap(model, name, task) for name in names)
-    return sorted(checks)
+            calibration_names |= requests.read_by(config, variant)
+        overlap_files.update(paths.overlap(model, name, task) for name in calibration_names)
+    return sorted(overlap_files)
 
 
 def _patch_tables(config: Configuration) -> list[str]:
     """One for each repair of each selector that a variant uses."""
     variants = requests.list_variants(config)
-    fitted = {(v.key, v.repair) for v in variants if v.repair != "none"}
-    return [paths.patch_table(key, repair) for key, repair in sorted(fitted)]
+    fitted_repairs = {(v.key, v.repair) for v in variants if v.repair != "none"}
+    return [paths.patch_table(key, repair) for key, repair in sorted(fitted_repairs)]
 
 
 def _training_curves(config: Configuration) -> list[str]:

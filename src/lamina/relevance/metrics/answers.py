@@ -17,19 +17,21 @@ class Accuracy(Metric):
     columns = ("correct", "correct_norm", "nll")
     help = "share of the model's advantage over chance that is lost"
     remedy = (
-        "Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, or "
-        "a selector whose metric needs no accuracy (perplexity, cosine, angular)."
+        "Give calibration '{calibration}' more samples or few-shot examples, choose a task that "
+        "the model can do, or a selector whose metric needs no accuracy (perplexity, cosine, "
+        "angular)."
     )
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units), where r is chance [arXiv
-        2605.14075, eq. 3].
+        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units) [arXiv 2605.14075, eq. 3].
+
+        r is the accuracy of guessing.
 
         0 means that nothing is lost, and negative that the model is better without the unit.
         """
-        right = correct_answers(columns.values, context.score)
-        right_without_unit = right[1:]
-        right_with_unit = np.where(np.isfinite(right_without_unit), right[:1], np.nan)
+        right_answers = correct_answers(columns.values, context.score)
+        right_without_unit = right_answers[1:]
+        right_with_unit = np.where(np.isfinite(right_without_unit), right_answers[:1], np.nan)
         above_without = weighted_mean(weights, right_without_unit) - context.chance
         above_with = weighted_mean(weights, right_with_unit) - context.chance
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -41,33 +43,34 @@ class Accuracy(Metric):
         The base model is then not ranked; later steps go by what leaves the most right answers,
         then by the lowest loss.
         """
-        right = correct_answers(columns.values, context.score)
-        current_right = right[0][np.isfinite(right[0])]
-        low, high = wilson_interval(current_right.sum(), len(current_right))
-        if low > context.chance:
+        right_answers = correct_answers(columns.values, context.score)
+        current_right = right_answers[0][np.isfinite(right_answers[0])]
+        ci_low, ci_high = wilson_interval(current_right.sum(), len(current_right))
+        if ci_low > context.chance:
             return None
         reason = (
-            f"the model scores {current_right.mean():.3f} (95 % interval {low:.3f} to {high:.3f}, "
-            f"{len(current_right)} samples), not above chance ({context.chance:.3f})"
+            f"the model scores {current_right.mean():.3f} (95 % interval {ci_low:.3f} to "
+            f"{ci_high:.3f}, {len(current_right)} samples), not above chance ({context.chance:.3f})"
         )
         if context.removed == 0:
             return reason, None
-        most_right_first = -np.nanmean(right, axis=1)
-        losses = np.nanmean(columns.values["nll"], axis=1)
-        keys = np.stack([most_right_first, losses], axis=1)[1:]
-        return f"{reason}; ranked by raw accuracy, then by loss", keys
+        most_right_first = -np.nanmean(right_answers, axis=1)
+        mean_losses = np.nanmean(columns.values["nll"], axis=1)
+        sort_keys = np.stack([most_right_first, mean_losses], axis=1)[1:]
+        return f"{reason}; ranked by raw accuracy, then by loss", sort_keys
 
-    def posterior(self, columns: Columns, context: Context, seed: int, draws: int) -> np.ndarray:
-        """Draws of the scores, (draws, units), given how many answers stayed right, were lost, won,
-        or stayed wrong.
+    def posterior(self, columns: Columns, context: Context, seed: int, n_draws: int) -> np.ndarray:
+        """Draws of the scores, (draws, units), given what became of the answers.
+
+        An answer stayed right, was lost, was won, or stayed wrong.
 
         Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the
         samples would be certain if no answer changed, or if there is one sample; this posterior is
         not.
         """
-        counts = self._answer_counts(columns, context)
+        answer_counts = self._answer_counts(columns, context)
         generator = np.random.default_rng([seed, 4])
-        gammas = generator.standard_gamma(counts + 0.5, size=(draws, *counts.shape))
+        gammas = generator.standard_gamma(answer_counts + 0.5, size=(n_draws, *answer_counts.shape))
         shares = gammas / gammas.sum(axis=1, keepdims=True)  # Dirichlet, (draws, 4, units)
         share_kept, share_lost, share_won, _ = np.moveaxis(shares, 1, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,13 +79,11 @@ class Accuracy(Metric):
             return np.asarray(1 - above_without / above_with)
 
     def _answer_counts(self, columns: Columns, context: Context) -> np.ndarray:
-        """Numbers of answers that stayed right, were lost, were won, and stayed wrong without each
-        unit, (4, units).
-        """
-        right = correct_answers(columns.values, context.score)
-        seen_by_both = np.isfinite(right[1:]) & np.isfinite(right[:1])
-        right_with_unit = np.where(seen_by_both, right[:1], 0.0)
-        right_without_unit = np.where(seen_by_both, right[1:], 0.0)
+        """Answers that stayed right, were lost, were won, and stayed wrong, (4, units)."""
+        right_answers = correct_answers(columns.values, context.score)
+        seen_by_both = np.isfinite(right_answers[1:]) & np.isfinite(right_answers[:1])
+        right_with_unit = np.where(seen_by_both, right_answers[:1], 0.0)
+        right_without_unit = np.where(seen_by_both, right_answers[1:], 0.0)
         n_kept = (right_with_unit * right_without_unit).sum(axis=1)
         n_lost = right_with_unit.sum(axis=1) - n_kept
         n_won = right_without_unit.sum(axis=1) - n_kept
@@ -96,11 +97,13 @@ class Accuracy(Metric):
 
         It never exceeds 1, the largest possible score.
         """
-        draws = self.posterior(columns, context, context.seed, N_DRAWS)
-        draws = np.where(np.isnan(draws), -np.inf, draws)
+        posterior_draws = self.posterior(columns, context, context.seed, N_DRAWS)
+        posterior_draws = np.where(np.isnan(posterior_draws), -np.inf, posterior_draws)
         with np.errstate(invalid="ignore"):
-            low, high = np.quantile(draws, [TAIL, 1 - TAIL], axis=0, method="nearest")
-        return low, high
+            ci_low, ci_high = np.quantile(
+                posterior_draws, [TAIL, 1 - TAIL], axis=0, method="nearest"
+            )
+        return ci_low, ci_high
 
     def not_finite(self, columns: Columns) -> np.ndarray:
         """An answer without finite scores is wrong, which does not show in its column.
@@ -126,7 +129,10 @@ class Margin(Metric):
     pass_ = "removal"
     columns = ("gold_margin", "gold_margin_norm", "correct_norm")
     help = "how far the right choice's lead over the best other falls"
-    remedy = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
+    remedy = (
+        "Write `metric: accuracy` or `metric: perplexity`, or give calibration '{calibration}' "
+        "only multiple-choice samples."
+    )
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, None]:
         """Drop of the margin, in nats (per character for `acc_norm`), (units, samples)."""
@@ -165,7 +171,8 @@ class Perplexity(Metric):
 
 
 def gold_margins(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-    """Log-likelihood of the right choice less that of the best other one, compared as `score`
-    says.
+    """Log-likelihood of the right choice less that of the best other one.
+
+    score: How choices are compared: `acc` or `acc_norm`.
     """
     return values["gold_margin_norm" if score == "acc_norm" else "gold_margin"]

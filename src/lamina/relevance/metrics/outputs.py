@@ -60,8 +60,9 @@ class Acceptance(Metric):
 
 
 class TokenAgreement(Metric):
-    """How often another token becomes the likeliest one: 1 - share of scored tokens where the
-    argmax stays.
+    """How often another token becomes the likeliest one.
+
+    This is 1 - the share of scored tokens where the argmax stays.
 
     For greedy decoding, this is how often a draft by f_-u would be rejected [Leviathan et al.,
     arXiv 2211.17192].
@@ -78,33 +79,32 @@ class TokenAgreement(Metric):
         """That of a proportion where `counted_interval` has one, else by bootstrap."""
         counted_low, counted_high = self.counted_interval(columns)
         drawn_low, drawn_high = super().interval(columns, context, scores, weights)
-        low = np.where(np.isnan(counted_low), drawn_low, counted_low)
-        high = np.where(np.isnan(counted_high), drawn_high, counted_high)
-        return low, high
+        ci_low = np.where(np.isnan(counted_low), drawn_low, counted_low)
+        ci_high = np.where(np.isnan(counted_high), drawn_high, counted_high)
+        return ci_low, ci_high
 
     def counted_interval(self, columns: Columns) -> IntervalEnds:
-        """95 % interval where each sample has one position or few have a changed token, (units,) each.
+        """95 % interval of a proportion, (units,) each; NaN where the bootstrap has the interval.
 
-        NaN elsewhere.
-
-        There the score is a proportion, and 0 of n samples do not prove that it is 0. Samples of
+        Where each sample has one position, or few have a changed token, the score is a proportion,
+        and 0 of n samples do not prove that it is 0. Samples of
         several positions are counted as the number of single positions with the same error [Korn
         and Graubard 1998].
         """
         flips = columns.values["output_flips"][1:]
-        seen = ~np.isnan(flips)
-        n_seen = seen.sum(axis=1)
-        flips = np.where(seen, flips, 0.0)
+        is_seen = ~np.isnan(flips)
+        n_seen = is_seen.sum(axis=1)
+        flips = np.where(is_seen, flips, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = flips.sum(axis=1) / n_seen
-            deviations = np.where(seen, flips - share[:, None], 0.0)
-            variance = (deviations**2).sum(axis=1) / n_seen**2
-            n_equivalent = share * (1 - share) / variance
+            flip_shares = flips.sum(axis=1) / n_seen
+            deviations = np.where(is_seen, flips - flip_shares[:, None], 0.0)
+            share_variances = (deviations**2).sum(axis=1) / n_seen**2
+            n_equivalent = flip_shares * (1 - flip_shares) / share_variances
 
         # Of samples that are all alike, nothing says how many tokens are as good as one.
         n_positions = np.where(np.isfinite(n_equivalent), np.maximum(n_equivalent, n_seen), n_seen)
-        low, high = jeffreys_interval(share * n_positions, n_positions)
+        ci_low, ci_high = jeffreys_interval(flip_shares * n_positions, n_positions)
         has_one_position = ((flips == 0) | (flips == 1)).all(axis=1)
         has_few_changes = (flips > 0).sum(axis=1) < MANY_CHANGES
         is_counted = has_one_position | has_few_changes
-        return np.where(is_counted, low, np.nan), np.where(is_counted, high, np.nan)
+        return np.where(is_counted, ci_low, np.nan), np.where(is_counted, ci_high, np.nan)

@@ -14,8 +14,9 @@ class Cosine(Metric):
 
 
 class Angular(Metric):
-    """The turn at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π [arXiv 2403.17887, eq.
-    6].
+    """The turn at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π.
+
+    arXiv 2403.17887, eq. 6.
     """
 
     name = "angular"

@@ -21,8 +21,9 @@ class Magnitude(Metric):
 
 
 class Taylor(Metric):
-    """The change of the loss, to first order, if a unit's weights were removed: the sum of abs(w ·
-    ∂loss/∂w).
+    """The change of the loss, to first order, if a unit is removed: the sum of abs(w · ∂loss/∂w).
+
+    The sum is over the unit's weights w.
 
     A sample's share of that sum is its own first-order loss change along the signs of the mean
     gradient, so the mean of the shares is the score and their spread its sampling error
@@ -35,7 +36,7 @@ class Taylor(Metric):
     help = "sum of abs(weight × gradient)"
 
 
-class Random(Metric):
+class RandomOrder(Metric):
     """Units in a random order."""
 
     name = "random"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Ghost(Repair):
-    """One linear map of the residual stream where a run of layers went, by ridge regression."""
+    """One linear map of the residual stream at a removed run of layers, by ridge regression."""
 
     method: Literal["ghost"] = "ghost"
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
@@ -100,29 +100,29 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
 
     from lamina.repair.protocol import Fit
 
-    grid = GRID if options.ridge == "validated" else (float(options.ridge),)
+    ridge_grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     regression = Regression(statistics.fit, options)
     best_index = 0
-    if len(grid) > 1:
-        heldout_errors = regression.residual_norms(statistics.heldout, grid)
+    if len(ridge_grid) > 1:
+        heldout_errors = regression.residual_norms(statistics.heldout, ridge_grid)
         best_index = heldout_errors.index(min(heldout_errors))
-    ridge = grid[best_index]
-    validated = regression.solve(ridge)
+    ridge = ridge_grid[best_index]
+    validated_patch = regression.solve(ridge)
     # Its matrices are freed before those of the second decomposition are allocated.
     del regression
-    final = Regression(statistics.whole(), options).solve(ridge)
+    final_patch = Regression(statistics.whole(), options).solve(ridge)
 
     channels = len(statistics.fit.xx)
     device = statistics.fit.xx.device
     return Fit(
-        tensors=final.to(device, torch.float32).tensors,
-        validated=validated.to(device, torch.float32).tensors,
+        tensors=final_patch.to(device, torch.float32).tensors,
+        validated=validated_patch.to(device, torch.float32).tensors,
         facts={
             "ridge": ridge,
-            "ridge_at_edge": len(grid) > 1 and best_index in (0, len(grid) - 1),
+            "ridge_at_edge": len(ridge_grid) > 1 and best_index in (0, len(ridge_grid) - 1),
             "rank": min(options.rank or channels, channels),
-            **relative_errors(statistics, validated.matrix, validated.bias),
-            "parameters": sum(tensor.numel() for tensor in final.tensors.values()),
+            **relative_errors(statistics, validated_patch.matrix, validated_patch.bias),
+            "parameters": sum(tensor.numel() for tensor in final_patch.tensors.values()),
             **statistics.counts(),
         },
     )
@@ -135,14 +135,16 @@ def relative_errors(
     import torch
 
     no_operator = torch.zeros_like(operator)
-    errors: dict[str, float] = {}
-    for name, moments in (
+    error_columns: dict[str, float] = {}
+    for column_name, moments in (
         ("fit_error", statistics.fit),
         ("heldout_error", statistics.heldout),
     ):
-        errors[f"{name}_before"] = _relative(moments.residual_norm(no_operator), moments)
-        errors[name] = _relative(moments.residual_norm(operator, bias), moments)
-    return errors
+        error_columns[f"{column_name}_before"] = _relative(
+            moments.residual_norm(no_operator), moments
+        )
+        error_columns[column_name] = _relative(moments.residual_norm(operator, bias), moments)
+    return error_columns
 
 
 def _relative(residual_norm: float, moments: Moments) -> float:
@@ -185,7 +187,7 @@ class Regression:
             return patch
         return replace(patch, bias=self.mean_d - self.mean_x @ patch.matrix)
 
-    def residual_norms(self, heldout: Moments, grid: Sequence[float]) -> list[float]:
+    def residual_norms(self, heldout: Moments, ridge_grid: Sequence[float]) -> list[float]:
         """‖D - X M - 1 b‖ for every ridge of the grid, on samples that were not fitted.
 
         With s = 1 / (v + λ) and G = XᵀX of these samples, ‖X M‖² is sᵀ K s, where
@@ -193,7 +195,7 @@ class Regression:
         rank has no such form.
         """
         if self.options.rank is not None:
-            patches = [self.solve(ridge) for ridge in grid]
+            patches = [self.solve(ridge) for ridge in ridge_grid]
             return [heldout.residual_norm(patch.matrix, patch.bias) for patch in patches]
 
         if self.options.bias:
@@ -201,24 +203,24 @@ class Regression:
         kernel = self.eigenvectors.T @ heldout.xx @ self.eigenvectors
         kernel *= self.projected_xd @ self.projected_xd.T
         linear = (self.projected_xd * (self.eigenvectors.T @ heldout.xd)).sum(1)
-        norms: list[float] = []
-        for ridge in grid:
+        residual_norms: list[float] = []
+        for ridge in ridge_grid:
             inverse = self._inverse_eigenvalues(ridge)
             square = heldout.dd - 2 * inverse @ linear + inverse @ kernel @ inverse
-            norms.append(float(square.clamp_min(0).sqrt()))
-        return norms
+            residual_norms.append(float(square.clamp_min(0).sqrt()))
+        return residual_norms
 
     def _inverse_eigenvalues(self, ridge: float) -> torch.Tensor:
         """1 / (v + λ), (C,)."""
         import torch
 
-        inverse = 1 / (self.eigenvalues + ridge * self.eigenvalues.mean())
+        inverse_values = 1 / (self.eigenvalues + ridge * self.eigenvalues.mean())
         if ridge > 0:
-            return inverse
+            return inverse_values
         # An eigenvalue below this is rounding: the solution without ridge has minimal norm.
         epsilon = torch.finfo(self.eigenvalues.dtype).eps
-        rounding = self.eigenvalues[-1] * len(self.eigenvalues) * epsilon
-        return torch.where(self.eigenvalues > rounding, inverse, 0.0)
+        rounding_error = self.eigenvalues[-1] * len(self.eigenvalues) * epsilon
+        return torch.where(self.eigenvalues > rounding_error, inverse_values, 0.0)
 
 
 def _limit_rank(operator: torch.Tensor, xd: torch.Tensor, rank: int) -> Patch:
@@ -237,6 +239,8 @@ def _limit_rank(operator: torch.Tensor, xd: torch.Tensor, rank: int) -> Patch:
     prediction_gram = operator.T @ xd
     symmetric_gram = (prediction_gram + prediction_gram.T) / 2
     # eigh sorts ascending: the last eigenvectors are the strongest directions.
-    directions = torch.linalg.eigh(symmetric_gram).eigenvectors[:, -rank:]
-    factors = Patch(down=operator @ directions, up=directions.T.contiguous())
-    return factors if 2 * rank < channels else Patch(factors.matrix)
+    strongest_directions = torch.linalg.eigh(symmetric_gram).eigenvectors[:, -rank:]
+    factored_patch = Patch(
+        down=operator @ strongest_directions, up=strongest_directions.T.contiguous()
+    )
+    return factored_patch if 2 * rank < channels else Patch(factored_patch.matrix)

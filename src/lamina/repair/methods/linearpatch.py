@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class LinearPatch(Repair):
-    """One scale per channel of the stream where a run of layers went (arXiv 2505.24680)."""
+    """One scale per channel of the stream at a removed run of layers (arXiv 2505.24680)."""
 
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(
@@ -85,17 +85,16 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[ChannelSums]]]:
     """Sums per channel of the unpruned stream, of fit and held-out samples, from one pass."""
     from lamina.engine.moments import Statistics
-    from lamina.engine.sources import count_samples
-    from lamina.engine.sources import run_sources as run_over_sources
+    from lamina.engine.sources import count_samples, run_sources
     from lamina.models.structure import text_config
 
     channels = int(text_config(model).hidden_size)
-    collector = _ChannelCollector(sorted(set(boundaries)), channels, options, model.device)
-    positions = [position for boundary in collector.fit_sums for position in boundary]
-    run_over_sources(model, sources, positions, collector.add_batch, seed)
+    channel_collector = _ChannelCollector(sorted(set(boundaries)), channels, options, model.device)
+    positions = [position for boundary in channel_collector.fit_sums for position in boundary]
+    run_sources(model, sources, positions, channel_collector.add_batch, seed)
     n_samples = count_samples(sources)
-    for boundary, fit_sums in collector.fit_sums.items():
-        yield boundary, Statistics(fit_sums, collector.heldout_sums[boundary], n_samples)
+    for boundary, fit_sums in channel_collector.fit_sums.items():
+        yield boundary, Statistics(fit_sums, channel_collector.heldout_sums[boundary], n_samples)
 
 
 class _ChannelCollector:

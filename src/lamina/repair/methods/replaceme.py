@@ -53,13 +53,13 @@ class ReplaceMe(Repair):
     learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
 
 
-def refused(boundary: Boundary) -> str | None:
+def explain_refusal(boundary: Boundary) -> str | None:
     """Why a run cannot be repaired: it begins at layer 0. None if it can."""
     if boundary[0]:
         return None
     return (
         "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is "
-        "none. Keep the first layer (protect: [0] in the selector), or use a repair of the stream: "
+        "none. Keep layer 0 (write `protect: [0]` in the selector), or use a repair of the stream: "
         f"{Repair.of_stream()}."
     )
 
@@ -105,7 +105,7 @@ def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict
     from lamina.models.export.writing import down_projection
 
     for boundary in boundaries:
-        reason = refused(boundary)
+        reason = explain_refusal(boundary)
         if reason:
             raise LaminaError(reason)
     return {start: down_projection(model, int(start) - 1) for start, _ in boundaries}
@@ -116,14 +116,16 @@ def fit(statistics: Statistics[Moments] | CosineStatistics, options: ReplaceMe) 
     from lamina.repair.protocol import Fit
 
     if not isinstance(statistics, CosineStatistics):
-        regression = ghost.fit(statistics, ghost.Ghost(ridge=options.ridge))
-        return replace(regression, facts={**regression.facts, "parameters": 0})
-    errors = ghost.relative_errors(statistics.moments, statistics.validated_operator.double())
+        ridge_fit = ghost.fit(statistics, ghost.Ghost(ridge=options.ridge))
+        return replace(ridge_fit, facts={**ridge_fit.facts, "parameters": 0})
+    error_columns = ghost.relative_errors(
+        statistics.moments, statistics.validated_operator.double()
+    )
     return Fit(
         tensors={"operator": statistics.final_operator},
         validated={"operator": statistics.validated_operator},
         facts={
-            **errors,
+            **error_columns,
             "rank": len(statistics.final_operator),
             "parameters": 0,
             **statistics.moments.counts(),
@@ -143,13 +145,13 @@ def _train_operators(
 
     Two of each, (C, C): one without the held-out samples, one on all samples.
     """
-    from lamina.engine.sources import run_sources as run_over_sources
+    from lamina.engine.sources import run_sources
 
     trainer = _CosineTrainer(model, sources, boundaries, sorted(projections), options)
     positions = [position for boundary in boundaries for position in boundary]
     outputs = [projections[start] for start in trainer.starts]
     for _ in range(options.epochs):
-        run_over_sources(model, sources, positions, trainer.step, seed, outputs=outputs)
+        run_sources(model, sources, positions, trainer.step, seed, outputs=outputs)
     return {
         boundary: (validated.detach(), final.detach())
         for boundary, (validated, final) in trainer.operators.items()
@@ -178,10 +180,10 @@ class _CosineTrainer:
         self.operators: dict[Boundary, tuple[nn.Parameter, nn.Parameter]] = {}
         parameters: list[nn.Parameter] = []
         for boundary in boundaries:
-            zeros = torch.zeros(2, channels, channels, device=model.device)
-            pair = (nn.Parameter(zeros[0]), nn.Parameter(zeros[1]))
-            self.operators[boundary] = pair
-            parameters += pair
+            zero_operators = torch.zeros(2, channels, channels, device=model.device)
+            operator_pair = (nn.Parameter(zero_operators[0]), nn.Parameter(zero_operators[1]))
+            self.operators[boundary] = operator_pair
+            parameters += operator_pair
         # Adam works entry by entry, so that one optimiser serves all operators. It passes over
         # those that a batch has no token for.
         self.optimiser = torch.optim.Adam(parameters, lr=options.learning_rate)
@@ -209,11 +211,11 @@ class _CosineTrainer:
         with torch.enable_grad():
             for (start, end), (validated, final) in self.operators.items():
                 mlp_output = mlp_outputs[start]
-                gap = streams[end] - streams[start]
+                stream_change = streams[end] - streams[start]
                 for operator, is_trained_on in ((validated, is_fit_token), (final, batch.real)):
                     if is_trained_on.any():
                         a = mlp_output[is_trained_on].float()
-                        d = gap[is_trained_on].float()
+                        d = stream_change[is_trained_on].float()
                         loss = self.loss_scale * weight * _cosine_distances(a, d, operator).sum()
                         loss.backward()
         self.optimiser.step()
@@ -229,7 +231,7 @@ def _cosine_distances(a: torch.Tensor, d: torch.Tensor, operator: torch.Tensor) 
     return 1 - cosine_similarity(a + a @ operator, a + d, dim=-1)
 
 
-def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+def apply(variant: PreTrainedModel, location: Place, tensors: Tensors) -> None:
     """W ← W T (with inputs as rows and outputs as columns) and b ← b T in the down projection."""
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -238,7 +240,7 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     from lamina.models.export.writing import down_projection
 
     with torch.no_grad():
-        module = down_projection(variant, place.position - 1)
+        module = down_projection(variant, location.position - 1)
         weight = unshare_parameter(module, "weight")
         operator = tensors["operator"].to(weight.device)
         if isinstance(module, Conv1D):

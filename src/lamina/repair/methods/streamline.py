@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 
 class Streamline(Repair):
-    """The layer before a run, trained to do the work of the run as well (arXiv 2403.19135). The
-    number of layers is that of any other repair.
+    """The layer before a run, trained to do the work of the run as well (arXiv 2403.19135).
+
+    The number of layers is that of any other repair.
     """
 
     LINEAR = False
@@ -63,13 +64,13 @@ MAX_PASS_TOKENS = 16384  # a training step of more tokens is taken in several pa
 MAX_KEPT_BYTES = 1 << 30  # of streams that are kept between epochs
 
 
-def refused(boundary: Boundary) -> str | None:
+def explain_refusal(boundary: Boundary) -> str | None:
     """Why a run cannot be repaired: it begins at layer 0. None if it can."""
     if boundary[0]:
         return None
     return (
         "streamline trains the layer before the removed layers, and before layer 0 there is none. "
-        "Keep the first layer (protect: [0] in the selector), or use another repair: "
+        "Keep layer 0 (write `protect: [0]` in the selector), or use another repair: "
         f"{Repair.of_stream()}."
     )
 
@@ -114,7 +115,7 @@ def _check_trainable(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> 
     from lamina.models.structure import text_config
 
     for boundary in boundaries:
-        reason = refused(boundary)
+        reason = explain_refusal(boundary)
         if reason:
             raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
@@ -174,7 +175,7 @@ class _KeptStreams:
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
         consumer: taps.Consumer,
-        tokens: int,
+        token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         """As `taps.run`, with the kept streams.
@@ -186,33 +187,39 @@ class _KeptStreams:
 
         from lamina.engine import taps
 
-        first = min(boundaries)
+        first_boundary = min(boundaries)
 
         def give_kept_streams(batch: taps.Batch, _: Mapping[float, torch.Tensor]) -> None:
-            lines = [
+            kept_lines = [
                 self.streams_by_tokens[tuple(sequences[sample_index])]
                 for sample_index in batch.samples
             ]
             streams: dict[float, torch.Tensor] = {}
             for position in boundaries:
-                streams_of_lines = [line[position] for line in lines]
+                streams_of_lines = [line[position] for line in kept_lines]
                 streams[position] = pad_sequence(streams_of_lines, batch_first=True)
-            consumer(replace(batch, called={first: batch.called[0]}), streams)
+            consumer(replace(batch, called={first_boundary: batch.called[0]}), streams)
 
         taps.run_sequences(
-            self._model_from_layer(model, first), sequences, [0], give_kept_streams, tokens
+            self._model_from_layer(model, first_boundary),
+            sequences,
+            [0],
+            give_kept_streams,
+            token_budget,
         )
 
-    def _model_from_layer(self, model: PreTrainedModel, first: float) -> PreTrainedModel:
-        """A copy of the model without the layers before `first`, which shares its weights."""
+    def _model_from_layer(self, model: PreTrainedModel, first_layer: float) -> PreTrainedModel:
+        """A copy of the model without the layers before `first_layer`, which shares its weights."""
         from lamina.models.boundary import share_weights
         from lamina.models.surgery import remove_units
 
-        if first not in self._models_from_layer:
-            shortened = share_weights(model)
-            remove_units(shortened, [str(layer_index) for layer_index in range(int(first))])
-            self._models_from_layer[first] = shortened
-        return self._models_from_layer[first]
+        if first_layer not in self._models_from_layer:
+            shortened_model = share_weights(model)
+            remove_units(
+                shortened_model, [str(layer_index) for layer_index in range(int(first_layer))]
+            )
+            self._models_from_layer[first_layer] = shortened_model
+        return self._models_from_layer[first_layer]
 
 
 def fit(statistics: Fit, options: Streamline) -> Fit:
@@ -220,12 +227,12 @@ def fit(statistics: Fit, options: Streamline) -> Fit:
     return statistics
 
 
-def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+def apply(variant: PreTrainedModel, location: Place, tensors: Tensors) -> None:
     """Give the layer before the boundary the trained weights."""
     from lamina.models.boundary import unshare_parameter
     from lamina.models.structure import layers_of
 
-    layer = layers_of(variant)[place.position - 1]
+    layer = layers_of(variant)[location.position - 1]
     for name, tensor in tensors.items():
         module_path, _, parameter_name = name.rpartition(".")
         unshare_parameter(layer.get_submodule(module_path), parameter_name).copy_(tensor)
@@ -268,13 +275,13 @@ class _LayerTrainer:
 
         heldout_errors = self._relative_errors(heldout_samples, "heldout_error")
         best_weights = self._copy_weights()
-        order = list(fit_samples)
+        shuffled_samples = list(fit_samples)
         for epoch in range(1, self.options.epochs + 1):
-            random.Random(f"{seed} {epoch}").shuffle(order)
-            self._train_epoch(order)
-            errors = self._relative_errors(heldout_samples, "heldout_error")
-            if errors["heldout_error"] < heldout_errors["heldout_error"]:
-                heldout_errors = errors
+            random.Random(f"{seed} {epoch}").shuffle(shuffled_samples)
+            self._train_epoch(shuffled_samples)
+            epoch_errors = self._relative_errors(heldout_samples, "heldout_error")
+            if epoch_errors["heldout_error"] < heldout_errors["heldout_error"]:
+                heldout_errors = epoch_errors
                 best_weights = self._copy_weights()
         self.layer.load_state_dict(best_weights, strict=False)
 
@@ -317,7 +324,7 @@ class _LayerTrainer:
 
         channels = int(text_config(self.model).hidden_size)
         n_entries = channels * sum(sample.weight * len(sample.token_ids) for sample in samples)
-        sums = torch.zeros(3, dtype=torch.float64, device=self.model.device)
+        square_sums = torch.zeros(3, dtype=torch.float64, device=self.model.device)
 
         def add_batch(batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
             x = streams[self.before]
@@ -329,20 +336,22 @@ class _LayerTrainer:
             # The layer's weights are in float32, and products have the model's own dtype.
             model_dtype = torch.autocast(x.device.type, x.dtype, enabled=x.dtype != torch.float32)
             with torch.set_grad_enabled(with_gradients), model_dtype:
-                predicted = batch.called[self.before](self.layer, x)
-                error = _sum_squares(y - predicted, batch.real, token_weights)
-                mean_error = error * (1 / n_entries)
-            error_before = _sum_squares(y - streams[self.start], batch.real, token_weights)
-            output = _sum_squares(y, batch.real, token_weights)
-            batch_sums = torch.stack([error.detach(), error_before, output]).double()
+                predicted_stream = batch.called[self.before](self.layer, x)
+                squared_error = _sum_squares(y - predicted_stream, batch.real, token_weights)
+                mean_error = squared_error * (1 / n_entries)
+            squared_error_before = _sum_squares(y - streams[self.start], batch.real, token_weights)
+            output_square = _sum_squares(y, batch.real, token_weights)
+            batch_sums = torch.stack(
+                [squared_error.detach(), squared_error_before, output_square]
+            ).double()
             if with_gradients:
                 _add_gradients(mean_error, list(self.layer.parameters()))
-            sums.add_(batch_sums)
+            square_sums.add_(batch_sums)
 
         sequences = [sample.token_ids for sample in samples]
         positions = [self.before, self.start, self.end]
         self.run(self.model, sequences, positions, add_batch, MAX_PASS_TOKENS, ())
-        return sums
+        return square_sums
 
 
 def _sum_squares(

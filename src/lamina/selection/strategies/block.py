@@ -1,4 +1,4 @@
-"""The contiguous run of layers with the smallest distance between its two ends [arXiv 2403.17887, eq. 7]."""
+"""The run of layers with the smallest distance between its ends [arXiv 2403.17887, eq. 7]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Block(Selector):
 
     LIMIT = ", and they go as one run"
     CAPTURED = True
-    CHOICE = "the run of layers with the smallest distance went"
+    CHOICE = "the run of layers with the smallest distance was removed"
 
     strategy: Literal["block"] = "block"
     metric: MetricName = metric_of_runs_option()
@@ -39,16 +39,19 @@ class Block(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n; the deeper of equal runs."""
+    """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n.
+
+    The deeper of equal runs is removed.
+    """
     n = request.removed
-    starts = [start for start in range(request.n_layers - n + 1) if _can_go(request, start)]
+    starts = [start for start in range(request.n_layers - n + 1) if _is_removable(request, start)]
     if not starts:
         return replace(
             previous,
             removed=n,
-            refused=f"no run of {n} layers can be removed without shifting the pattern of kinds of "
-            "layers (periods: whole). Write a multiple of the pattern's period for `removed`, "
-            "unprotect the last layers, or leave `periods` out.",
+            refused=f"no run of {n} layers can be removed: with `periods: whole`, every later "
+            "layer must keep the kind of its new index. Make `removed` a multiple of the period "
+            "in which kinds of layers repeat, protect fewer layers, or leave out `periods`.",
         )
     start = min(starts, key=lambda start: (step.distances[start, n], -start))
     return replace(
@@ -59,8 +62,8 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     )
 
 
-def _can_go(request: PlanRequest, start: int) -> bool:
-    """Whether the run from `start` on is unprotected, and the cut leaves each later layer the kind of its new index."""
+def _is_removable(request: PlanRequest, start: int) -> bool:
+    """Whether the run from `start` is unprotected, and later layers fit their new indices."""
     end = start + request.removed
     if not request.protected.isdisjoint(range(start, end)):
         return False

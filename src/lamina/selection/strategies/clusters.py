@@ -1,7 +1,8 @@
-"""Clusters of layers that leave similar streams; removals are spread over the clusters [after LoRP, arXiv 2605.27786].
+"""Clusters of layers that leave similar streams share the removals [after LoRP, arXiv 2605.27786].
 
-It reads the distances between boundaries of the base model alone: one pass, no answers. The paper gives no formula for
-the number of clusters and the shares; those used here are stated with their functions.
+It reads the distances between boundaries of the base model alone: one pass, no answers. The paper
+gives no formula for the number of clusters and the shares; those used here are stated with their
+functions.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 
 
 class Clusters(Selector):
-    """Groups layers that leave similar streams, and removes from each group those that turn the stream least.
+    """Groups layers that leave similar streams and removes those that turn the stream least.
 
     Most layers are removed where they are most alike. Plans of growing size are nested.
     """
 
     CAPTURED = True
-    CHOICE = "layers that leave similar streams were grouped, and of each group those went that turn the stream least"
+    CHOICE = (
+        "layers that leave similar streams were grouped, and those that turn the stream least were "
+        "removed from each group"
+    )
 
     strategy: Literal["clusters"] = "clusters"
     metric: MetricName = metric_of_runs_option()
@@ -54,28 +58,28 @@ class Cluster:
 
     @property
     def priority(self) -> tuple[float, int]:
-        """d'Hondt's quotient, by which the removals of clusters follow their weights; deeper clusters win ties."""
+        """d'Hondt's quotient, which makes removals follow weights; deeper clusters win ties."""
         return self.weight / (1 + len(self.removed)), self.layers[-1]
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The next layer comes from the cluster with the largest weight / (1 + removed), that is, by d'Hondt's rule.
+    """Each removal takes a layer of the cluster with the largest weight / (1 + removed) (d'Hondt).
 
-    A cluster keeps a layer as long as another cluster can give one. Within a cluster the layer with the least distance
-    between its ends is removed first.
+    A cluster keeps a layer as long as another cluster can give one. Within a cluster the layer with
+    the least distance between its ends is removed first.
     """
     clusters = find_clusters(request, step)
     for _ in range(request.removed):
-        able = [cluster for cluster in clusters if cluster.has_removable]
-        spare = [cluster for cluster in able if cluster.keeps_another]
-        cluster = max(spare or able, key=lambda cluster: cluster.priority)
-        cluster.removed.append(cluster.removable[len(cluster.removed)])
-    layers = sorted(layer for cluster in clusters for layer in cluster.removed)
+        able_clusters = [cluster for cluster in clusters if cluster.has_removable]
+        spare_clusters = [cluster for cluster in able_clusters if cluster.keeps_another]
+        next_cluster = max(spare_clusters or able_clusters, key=lambda cluster: cluster.priority)
+        next_cluster.removed.append(next_cluster.removable[len(next_cluster.removed)])
+    removed_layers = sorted(layer for cluster in clusters for layer in cluster.removed)
     return replace(
         previous,
         removed=request.removed,
-        units=[str(layer) for layer in layers],
-        scores=[step.distances[layer, 1] for layer in layers],
+        units=[str(layer) for layer in removed_layers],
+        scores=[step.distances[layer, 1] for layer in removed_layers],
     )
 
 
@@ -85,19 +89,21 @@ def find_clusters(request: PlanRequest, step: StepEvidence) -> list[Cluster]:
     labels = spectral_clusters(similarity, count_clusters(similarity))
     clusters: list[Cluster] = []
     for label in set(labels):
-        layers = [layer for layer in range(request.n_layers) if labels[layer] == label]
-        removable = sorted(
-            set(layers) - request.protected, key=lambda layer: (step.distances[layer, 1], -layer)
+        cluster_layers = [layer for layer in range(request.n_layers) if labels[layer] == label]
+        removable_layers = sorted(
+            set(cluster_layers) - request.protected,
+            key=lambda layer: (step.distances[layer, 1], -layer),
         )
-        weight = (len(layers) - 1) * _mean_similarity(similarity, layers)
-        clusters.append(Cluster(layers, removable, weight))
+        cluster_weight = (len(cluster_layers) - 1) * _mean_similarity(similarity, cluster_layers)
+        clusters.append(Cluster(cluster_layers, removable_layers, cluster_weight))
     return clusters
 
 
 def layer_similarity(distances: Mapping[tuple[int, int], float], n_layers: int) -> np.ndarray:
     """1 - distance of the streams that layers i and j leave, at least 0: (L, L), symmetric.
 
-    distances: Of boundary start + span from boundary start, by (start, span). Layer i leaves boundary i + 1.
+    distances: Of boundary start + span from boundary start, by (start, span). Layer i leaves
+        boundary i + 1.
     """
     import numpy as np
 
@@ -111,26 +117,26 @@ def layer_similarity(distances: Mapping[tuple[int, int], float], n_layers: int) 
 
 
 def count_clusters(similarity: np.ndarray) -> int:
-    """The number of groups that similarities (L, L) hold: 1 / (mean of their squares), at most half of the layers."""
+    """The number of groups in similarities (L, L): 1 / (mean of their squares), at most L / 2."""
     n_groups = round(1 / float((similarity**2).mean()))
     return max(1, min(n_groups, len(similarity) // 2))
 
 
 def spectral_clusters(similarity: np.ndarray, n_clusters: int) -> list[int]:
-    """The cluster of each layer, by normalised spectral clustering [Shi and Malik 2000] of an affinity S (L, L).
+    """The cluster of each layer, by normalised spectral clustering of an affinity S (L, L).
 
-    The leading eigenvectors of D^-½ S D^-½, divided by the roots of the degrees D, are assigned by a pivoted QR
-    decomposition [Damle, Minden and Ying 2019], which draws nothing at random.
+    The leading eigenvectors of D^-½ S D^-½, divided by the roots of the degrees D, are assigned by
+    a pivoted QR decomposition [Damle, Minden and Ying 2019], which draws nothing at random.
     """
     import numpy as np
     from scipy.linalg import qr
 
     root_degrees = np.sqrt(similarity.sum(axis=1))
-    _, vectors = np.linalg.eigh(similarity / root_degrees[:, None] / root_degrees)
-    leading = vectors[:, ::-1][:, :n_clusters] / root_degrees[:, None]
-    _, _, pivots = qr(leading.T, pivoting=True)
-    left, _, right = np.linalg.svd(leading[pivots[:n_clusters]].T)
-    return [int(label) for label in np.abs(leading @ left @ right).argmax(axis=1)]
+    _, eigenvectors = np.linalg.eigh(similarity / root_degrees[:, None] / root_degrees)
+    leading_vectors = eigenvectors[:, ::-1][:, :n_clusters] / root_degrees[:, None]
+    _, _, pivots = qr(leading_vectors.T, pivoting=True)
+    left, _, right = np.linalg.svd(leading_vectors[pivots[:n_clusters]].T)
+    return [int(label) for label in np.abs(leading_vectors @ left @ right).argmax(axis=1)]
 
 
 def _mean_similarity(similarity: np.ndarray, layers: list[int]) -> float:

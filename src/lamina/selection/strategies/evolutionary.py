@@ -1,8 +1,9 @@
-"""Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
+"""Evolutionary search: one parent, mutated children, selection in stages [arXiv 2410.14649].
 
-A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices differ, more units are
-removed until they have the price of the size, or some come back. Every stage draws new tokens, the same for all its
-children. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
+A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices
+differ, more units are removed until they have the price of the size, or some come back. Every stage
+draws new tokens, the same for all its children. With donors, half of the mutations replace a
+present layer by a donor's layer, or undo this.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
 
-    A child swaps one to three removed units with as many present ones. Children are selected in stages, fewer of them
-    on more tokens; the parent competes in the last stage. Sets are compared on a seeded part of the samples, and the
-    winner is judged on the rest.
+    A child swaps one to three removed units with as many present ones. Children are selected in
+    stages, fewer of them on more tokens; the parent competes in the last stage. Sets are compared
+    on a seeded part of the samples, and the winner is judged on the rest.
     """
 
     SEARCHES = True
@@ -68,11 +69,12 @@ class Evolutionary(Selector):
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
-        kept = [keep for keep, _ in self.stages]
-        if kept[-1] != 1 or kept != sorted(kept, reverse=True):
+        kept_children = [n_kept for n_kept, _ in self.stages]
+        if kept_children[-1] != 1 or kept_children != sorted(kept_children, reverse=True):
             raise invalid(
-                f"{self.stages} keeps {', '.join(map(str, kept))}: stages keep fewer and fewer children, the last "
-                "one 1. Write such as [[2, 2048], [1, 32768]].",
+                f"{self.stages} keeps {', '.join(map(str, kept_children))} children. Each stage "
+                "must keep at most as many as the one before it, and the last one 1, as in [[2, "
+                "2048], [1, 32768]].",
                 "stages",
             )
         return self
@@ -87,7 +89,10 @@ SWAPS_PER_GENERATION = 1.5
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Evolutionary
 ) -> dict[int, Candidate]:
-    """The last parent of each size; each size has its own search. `units` are the units that may be removed."""
+    """The last parent of each size. Sizes are searched one after the other.
+
+    units: Those that may be removed.
+    """
     return {size: _evolve(search, units, size, options) for size in sizes}
 
 
@@ -96,21 +101,23 @@ def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutiona
 
     generator = np.random.default_rng([options.seed, size])
     mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
-    parent: Candidate | None = None
+    parent_candidate: Candidate | None = None
     for generation in range(_count_generations(mutations, options) + 1):
-        if parent:
-            children = mutations.draw_children(parent, options.offspring)
+        if parent_candidate:
+            children = mutations.draw_children(parent_candidate, options.offspring)
         else:
             children = mutations.draw_first(options.offspring)
         for stage, (n_kept, n_tokens) in enumerate(options.stages, start=1):
-            if stage == len(options.stages) and parent:
-                children.append(parent)
+            if stage == len(options.stages) and parent_candidate:
+                children.append(parent_candidate)
             if children:
-                samples = search.draw(n_tokens, generator)
-                children = search.best(children, n_kept, generation, str(stage), samples)
-        parent = children[0]
-    assert parent is not None
-    return parent
+                drawn_samples = search.draw_samples(n_tokens, generator)
+                children = search.select_best(
+                    children, n_kept, generation, str(stage), drawn_samples
+                )
+        parent_candidate = children[0]
+    assert parent_candidate is not None
+    return parent_candidate
 
 
 def foresee_rounds(space: SearchSpace, options: Evolutionary) -> Iterator[Round]:
@@ -151,10 +158,13 @@ def foresee_rounds(space: SearchSpace, options: Evolutionary) -> Iterator[Round]
 
 
 def _count_generations(mutations: Mutations, options: Evolutionary) -> int:
-    """The generations after the first parent: k (L - k) / 1.5 to remove k of L units, unless the options say it."""
+    """Generations after the first parent: those of the options, else k (L - k) / 1.5.
+
+    k of L units are removed.
+    """
     n_units = len(mutations.units)
     # With units of several prices, k is what a size comes to on average.
-    n_removed = round(mutations.size * n_units / mutations.prices.total(mutations.units))
+    n_removed = round(mutations.size * n_units / mutations.prices.sum_prices(mutations.units))
     n_swaps = n_removed * (n_units - n_removed)
     return options.generations or max(1, round(n_swaps / SWAPS_PER_GENERATION))
 
@@ -185,18 +195,18 @@ class Mutations:
         for _ in range(DRAWS_PER_CHILD * n_children):
             if len(children) == n_children:
                 break
-            present = [unit for unit in self.units if unit not in parent.removed]
-            if self.donors and present and self.generator.integers(2):
-                units = self._exchange_donor(parent, present)
+            present_units = [unit for unit in self.units if unit not in parent.removed]
+            if self.donors and present_units and self.generator.integers(2):
+                units = self._exchange_donor(parent, present_units)
             else:
-                units = self._swap_removed(parent, present)
+                units = self._swap_removed(parent, present_units)
             if units != parent.removed:
                 children[Candidate(units)] = None
         return list(children)
 
-    def _exchange_donor(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:
+    def _exchange_donor(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one present layer replaced by a donor's, or put back."""
-        unit = self.generator.choice(present)
+        unit = self.generator.choice(present_units)
         donor = self.generator.choice(["", *self.donors])
         replaced_before = {
             other for other in parent.removed if donor_of(other) and other.split(".")[0] == unit
@@ -204,21 +214,21 @@ class Mutations:
         new_units = {replacement_unit(unit, donor)} if donor else set()
         return (parent.removed - replaced_before) | new_units
 
-    def _swap_removed(self, parent: Candidate, present: Sequence[str]) -> frozenset[str]:
-        """The parent's units with one to three removed ones exchanged for present ones, at the price of the size."""
+    def _swap_removed(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
+        """The parent's units with one to three removed ones exchanged for present ones."""
         replacements = {unit for unit in parent.removed if donor_of(unit)}
-        removed = sorted(parent.removed - replacements)
+        removed_units = sorted(parent.removed - replacements)
         drawn_swaps = self.generator.integers(1, 4, size=2).tolist()
-        n_swaps = min(*drawn_swaps, len(removed), len(present))
-        put_back = self.generator.permutation(removed).tolist()
-        taken_out = self.generator.permutation(present).tolist()
+        n_swaps = min(*drawn_swaps, len(removed_units), len(present_units))
+        shuffled_removed = self.generator.permutation(removed_units).tolist()
+        shuffled_present = self.generator.permutation(present_units).tolist()
         order = [
-            *taken_out[:n_swaps],
-            *put_back[n_swaps:],
-            *taken_out[n_swaps:],
-            *put_back[:n_swaps],
+            *shuffled_present[:n_swaps],
+            *shuffled_removed[n_swaps:],
+            *shuffled_present[n_swaps:],
+            *shuffled_removed[:n_swaps],
         ]
         units = frozenset(self.prices.take_enough(order, self.size))
         # A layer that is removed is not replaced as well.
-        kept = {unit for unit in replacements if unit.split(".")[0] not in units}
-        return units | kept
+        kept_replacements = {unit for unit in replacements if unit.split(".")[0] not in units}
+        return units | kept_replacements

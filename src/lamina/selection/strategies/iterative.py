@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 class Iterative(Selector):
     """Removes the lowest unit and scores the rest again.
 
-    With `repair`, every removal is scored with its best patch in place. A sample is never scored under a patch that
-    was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List
-    the repair under the study's `repairs` as well to have the finished plan repaired. Protected layers are then
-    not scored, and the sweep of the unpruned model is not shared with other selectors.
+    With `repair`, every removal is scored with its best patch in place. A sample is never scored
+    under a patch that was fitted on it: the calibration is drawn into two folds by `seed`, and the
+    patches of one score the other. List the repair under the study's `repairs` as well to have the
+    finished plan repaired. Protected layers are then not scored, and the sweep of the unpruned
+    model is not shared with other selectors.
 
-    With `donors`, a step also scores every layer replaced by each donor's; beside the layer that goes, the best of them
-    takes its place if the model is better with it.
+    With `donors`, a step also scores every layer replaced by each donor's. The best replacement is
+    made together with the removal if it improves the model.
     """
 
     SWEEPS = True
     STEPS = True
-    CHOICE = "the unit with the lowest score went, then the rest was measured again"
+    CHOICE = "the unit with the lowest score was removed, then the rest was measured again"
 
     strategy: Literal["iterative"] = "iterative"
     metric: MetricName = selectors.metric_option()
@@ -40,15 +41,15 @@ class Iterative(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The plan with one unit more than `previous`, or with sub-layers that make up for one more layer.
+    """The plan with one unit more than `previous`, or with sub-layers worth one layer more.
 
     `step` was measured on the model that `previous` leaves.
     """
-    lowest = request.lowest_units(step.ranked, previous.units)
+    lowest = request.select_lowest_units(step.ranked, previous.units)
     unmeasured: list[float | None] = [None] * (len(lowest) - 1)
     accuracy_after = list(previous.accuracy_after)
     if accuracy_after and accuracy_after[-1] is None:
-        # After a pass without removals, or a step of several units, this sweep is the first to measure it.
+        # The step before was a pass without removals, or removed several units.
         accuracy_after[-1] = step.current_accuracy
     measured_after = None if unmeasured else step.accuracies.get(lowest[0].unit)
     return replace(

@@ -24,7 +24,7 @@ class OneShot(Selector):
     """Scores every unit of the base model once and removes the lowest ones together."""
 
     SWEEPS = True
-    CHOICE = "the units with the lowest scores went"
+    CHOICE = "the units with the lowest scores were removed"
 
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()
@@ -34,8 +34,11 @@ class OneShot(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The least relevant units of the base model. Only the accuracies around the first removal were measured."""
-    lowest = request.lowest_units(step.ranked)
+    """The least relevant units of the base model.
+
+    Only the accuracies around the first removal were measured.
+    """
+    lowest = request.select_lowest_units(step.ranked)
     unmeasured: list[float | None] = [None] * (len(lowest) - 1)
     return replace(
         previous,

@@ -1,10 +1,12 @@
 """Sets by a quadratic model of the loss: what single removals add, and what pairs add to that.
 
-Single losses do not add up, so the removal of every pair of units is measured as well. For a set R of units
+Single losses do not add up, so the removal of every pair of units is measured as well. For a set R
+of units
 
     loss(R) ≈ loss + Σ a_i + Σ_{i<j} b_ij,   a_i = L(-i) - L,   b_ij = L(-i-j) - L(-i) - L(-j) + L,
 
-whose least value over sets of one size is a binary linear programme [the model is that of arXiv 2602.00161].
+whose least value over sets of one size is a binary linear programme [the model is that of arXiv
+2602.00161].
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ SOLVER_SECONDS = 120  # for the best set of one size; 30 units take 5
 
 
 class Pairwise(Selector):
-    """Measures the removal of every unit and of every pair of units, and takes the set with the least predicted loss.
+    """Measures removals of all units and pairs, and takes the set with the least predicted loss.
 
-    Of L units, L (L - 1) / 2 pairs are measured: about ten sweeps of single removals at 30 layers. The sets are judged
-    on a seeded part of the samples.
+    Of L units, L (L - 1) / 2 pairs are measured: about ten sweeps of single removals at 30 layers.
+    The sets are judged on a seeded part of the samples.
     """
 
     SEARCHES = True
-    CHOICE = "the effects of single removals and of pairs were measured, and the set went whose sum is least"
+    CHOICE = (
+        "the effects of single removals and of pairs were measured, and the set with the least sum "
+        "was removed"
+    )
 
     strategy: Literal["pairwise"] = "pairwise"
     metric: MetricName = metric_option(("perplexity", "output_kl"))
@@ -48,20 +53,25 @@ class Pairwise(Selector):
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Pairwise
 ) -> dict[int, Candidate]:
-    """The best set of each size by the quadratic model. `units` are the units that may be removed."""
+    """The best set of each size by the quadratic model.
+
+    `units` are the units that may be removed.
+    """
     import numpy as np
 
     candidates = _list_candidates(units)
-    search.best(candidates, 1, 0)
-    losses, _ = search.trials.losses(candidates, search.sample_indices)
-    sets = [candidate.removed for candidate in candidates]
-    single_effects, pair_effects = estimate_effects(dict(zip(sets, losses, strict=True)), units)
-    prices = np.array([search.trials.prices.total([unit]) for unit in units])
-    best: dict[int, Candidate] = {}
+    search.select_best(candidates, 1, 0)
+    set_losses, _ = search.trials.measure_losses(candidates, search.sample_indices)
+    unit_sets = [candidate.removed for candidate in candidates]
+    single_effects, pair_effects = estimate_effects(
+        dict(zip(unit_sets, set_losses, strict=True)), units
+    )
+    unit_prices = np.array([search.trials.prices.sum_prices([unit]) for unit in units])
+    set_by_size: dict[int, Candidate] = {}
     for size in sizes:
-        unit_indices = minimise(single_effects, pair_effects, size, prices)
-        best[size] = Candidate(frozenset(units[index] for index in unit_indices))
-    return best
+        unit_indices = minimise(single_effects, pair_effects, size, unit_prices)
+        set_by_size[size] = Candidate(frozenset(units[index] for index in unit_indices))
+    return set_by_size
 
 
 def foresee_rounds(space: SearchSpace, options: Pairwise) -> Iterator[Round]:
@@ -82,35 +92,35 @@ def _list_candidates(units: Sequence[str]) -> list[Candidate]:
 
 
 def estimate_effects(
-    losses: dict[frozenset[str], np.ndarray], units: Sequence[str]
+    losses_by_set: dict[frozenset[str], np.ndarray], units: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
     """a, (units,), and b, (units, units), symmetric with a diagonal of 0.
 
-    losses: Of each set, (samples,): of no unit, of every unit, and of every pair.
+    losses_by_set: Of each set, (samples,): of no unit, of every unit, and of every pair.
 
     b is shrunk towards its mean by the share of its variance that sampling explains.
     """
     import numpy as np
 
-    base_losses = losses[frozenset()]
-    single = np.array([losses[frozenset({unit})] - base_losses for unit in units])
+    base_losses = losses_by_set[frozenset()]
+    single_effects = np.array([losses_by_set[frozenset({unit})] - base_losses for unit in units])
     pair_effects = np.zeros((len(units), len(units)))
     i, j = np.triu_indices(len(units), 1)  # the order of `combinations`
     if len(i):
-        pair_losses = np.array([losses[frozenset(pair)] for pair in combinations(units, 2)])
-        pairs = pair_losses - base_losses - single[i] - single[j]
-        pair_effects[i, j] = pair_effects[j, i] = _shrink_to_mean(pairs)
-    return single.mean(axis=1), pair_effects
+        pair_losses = np.array([losses_by_set[frozenset(pair)] for pair in combinations(units, 2)])
+        pair_terms = pair_losses - base_losses - single_effects[i] - single_effects[j]
+        pair_effects[i, j] = pair_effects[j, i] = _shrink_to_mean(pair_terms)
+    return single_effects.mean(axis=1), pair_effects
 
 
 def _shrink_to_mean(values: np.ndarray) -> np.ndarray:
-    """Means over samples, (n,), of `values` (n, samples), without the part of their variance that is sampling noise."""
+    """Means over samples, (n,), of `values` (n, samples), shrunk by their sampling noise."""
     means = values.mean(axis=1)
     n_samples = values.shape[1]
     if n_samples < 2 or not means.var():
         return means
-    noise = float((values.var(axis=1, ddof=1) / n_samples).mean())
-    share_kept = max(0.0, 1 - noise / means.var())
+    noise_variance = float((values.var(axis=1, ddof=1) / n_samples).mean())
+    share_kept = max(0.0, 1 - noise_variance / means.var())
     return means.mean() + share_kept * (means - means.mean())
 
 
@@ -122,11 +132,12 @@ def minimise(
 ) -> list[int]:
     """Indices of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
 
-    Their `prices` are at least `size` together, and above it by less than the lowest price, so that none could stay. It
-    is solved exactly, or, from some 60 units on, as well as SOLVER_SECONDS allow.
+    Their `prices` are at least `size` together, and above it by less than the lowest price, so that
+    none could stay. It is solved exactly, or, from some 60 units on, as well as SOLVER_SECONDS
+    allow.
 
-    x_i says that unit i is removed, and y_ij, between 0 and 1, that i and j both are: y ≥ x_i + x_j - 1 holds it up
-    where b is positive, y ≤ x_i and y ≤ x_j hold it down where b is negative.
+    x_i says that unit i is removed, and y_ij, between 0 and 1, that i and j both are: y ≥ x_i + x_j
+    - 1 holds it up where b is positive, y ≤ x_i and y ≤ x_j hold it down where b is negative.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -136,14 +147,14 @@ def minimise(
     i, j = np.triu_indices(n_units, 1)
     n_pairs = len(i)
     unit_prices = np.broadcast_to(prices, n_units)
-    priced = np.concatenate([unit_prices, np.zeros(n_pairs)])
-    constraints = [LinearConstraint(priced, size, size + PRICE_MARGIN * np.min(prices))]
+    variable_prices = np.concatenate([unit_prices, np.zeros(n_pairs)])
+    constraints = [LinearConstraint(variable_prices, size, size + PRICE_MARGIN * np.min(prices))]
     if n_pairs:
         x = eye_array(n_units, format="csr")
         y = eye_array(n_pairs)
         coupling = vstack([hstack([x[i] + x[j], -y]), hstack([-x[i], y]), hstack([-x[j], y])])
-        upper = np.repeat([1, 0, 0], n_pairs)
-        constraints.insert(0, LinearConstraint(coupling, ub=upper))
+        upper_bounds = np.repeat([1, 0, 0], n_pairs)
+        constraints.insert(0, LinearConstraint(coupling, ub=upper_bounds))
     solution = milp(
         np.concatenate([single_effects, pair_effects[i, j]]),
         integrality=np.repeat([1, 0], [n_units, n_pairs]),

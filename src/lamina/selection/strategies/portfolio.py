@@ -1,8 +1,8 @@
-"""A portfolio: several ways to choose propose sets of each size, and documents that chose none of them decide.
+"""A portfolio: metrics and strategies propose sets of each size, and held-out documents decide.
 
-No single metric is safe for whole sets, and neither is a repair. So the members of the portfolio see one part of the
-calibration, the other part judges their sets, few of its documents first and all in the end, each set with every repair
-that is listed and with none.
+No single metric is safe for whole sets, and neither is a repair. So the members of the portfolio
+see one part of the calibration, the other part judges their sets, few of its documents first and
+all in the end, each set with every repair that is listed and with none.
 """
 
 from __future__ import annotations
@@ -28,28 +28,33 @@ BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
 
 
 class Portfolio(Selector):
-    """Takes the best of what its members propose, judged as whole sets on documents that chose none of them.
+    """Takes the best set that its members propose, judged as a whole on held-out documents.
 
-    The members choose by one part of the calibration: metrics by one sweep of single removals, strategies by the
-    similarities of the streams. Every set is measured on the other part (`held_back`), or on the calibration `judge`,
-    together with exchanges of one unit around the best sets, and with every one of `repairs` in place. The sets with
-    the largest losses on a quarter and on half of these documents are dropped; the least loss on all of them wins. Its
-    loss is corrected for being the best of many: the last half of the documents, on which no set was dropped, is cut
-    in two many times, one part chooses among the sets and the other measures.
+    The members choose by one part of the calibration: metrics by one sweep of single removals,
+    strategies by the similarities of the streams. Every set is measured on the other part
+    (`held_back`), or on the calibration `judge`, together with exchanges of one unit around the
+    best sets, and with every one of `repairs` in place. The sets with the largest losses on a
+    quarter and on half of these documents are dropped; the least loss on all of them wins. Its loss
+    is corrected for being the best of many: the last half of the documents, on which no set was
+    dropped, is cut in two many times, one part chooses among the sets and the other measures.
 
-    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read the streams
-    propose whole layers. A layer counts as its two sub-layers, so that all of them compete.
+    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read
+    the streams propose whole layers. A layer counts as its two sub-layers, so that all of them
+    compete.
     """
 
     SEARCHES = True
     SEARCH = "lamina.selection.judging"
-    CHOICE = "of the sets that several ways proposed, the one went whose loss on other documents was least"
+    CHOICE = (
+        "of the sets that several metrics and strategies proposed, the one with the least loss on "
+        "held-out documents was removed"
+    )
 
     strategy: Literal["portfolio"] = "portfolio"
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
     members: list[Filled] = option(
-        "Metrics by which the lowest units are proposed, and strategies: those that read the streams of the unpruned "
-        "model, and those that search, which cost much more.",
+        "Metrics by which the lowest units are proposed, and strategies: those that read the "
+        "streams of the unpruned model, and those that search, which cost much more.",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
@@ -57,20 +62,21 @@ class Portfolio(Selector):
         "Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0
     )
     repairs: list[Filled] = option(
-        "Repairs (names under `repairs`) with which every set is measured beside the bare one.",
+        "Repairs (names under `repairs`) with which every set is measured as well as bare.",
         [],
         shown_default="none",
     )
     judge: Filled | None = option(
-        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's own.",
+        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's "
+        "own.",
         None,
     )
     held_back: float = option(
         "Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1
     )
     also: Weights = option(
-        "General text that judges beside the task: calibrations, and what the loss of their tokens counts (nats per "
-        "token) beside the mean loss of the task's documents.",
+        "General text that judges together with the task: calibrations, and the weight of their "
+        "loss (nats per token) next to the mean loss of the task's documents.",
         {},
         allowed="weights above 0 by calibration, such as {corpus: 1}",
         shown_default="none",
@@ -79,27 +85,23 @@ class Portfolio(Selector):
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:
-        runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
-        strategies = [
-            *runs,
-            *(
-                kind.title()
-                for kind in Selector.kinds()
-                if kind.SEARCHES and kind is not type(self)
-            ),
+        comparing_runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
+        searching = [
+            kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self)
         ]
         metrics = [
             name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")
         ]
+        proposing = [*comparing_runs, *searching, *metrics]
         for name in self.members:
-            if name not in [*strategies, *metrics]:
+            if name not in proposing:
                 raise invalid(
-                    f"'{name}' proposes no sets. Write some of {join_words([*strategies, *metrics])}.",
-                    "members",
+                    f"'{name}' proposes no sets. Choose among {join_words(proposing)}.", "members"
                 )
-            if name in runs and self.units not in ("layer", "both"):
+            if name in comparing_runs and self.units not in ("layer", "both"):
                 raise invalid(
-                    f"'{name}' proposes whole layers alone. Write units: layer or both.", "members"
+                    f"'{name}' proposes whole layers only. Write `units: layer` or `units: both`.",
+                    "members",
                 )
         return self
 

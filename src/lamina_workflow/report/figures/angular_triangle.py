@@ -48,10 +48,10 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
     label = "angular distance at the last token (1 = opposite)"
     style.add_colour_bar(figure, panels, scale, COLOURS, label, 0.5)
-    entries = [("minimum of the row", MINIMUM_STYLE)]
+    legend_entries = [("minimum of the row", MINIMUM_STYLE)]
     if is_marked:
-        entries.append(("not distinguishable from it (95 %)", INDISTINGUISHABLE_STYLE))
-    style.add_legend(figure, entries, 2)
+        legend_entries.append(("not distinguishable from it (95 %)", INDISTINGUISHABLE_STYLE))
+    style.add_legend(figure, legend_entries, 2)
     return figure
 
 
@@ -124,12 +124,12 @@ def _draw_triangle(axes: Axes, triangle: Triangle, scale: Normalize) -> None:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at "
-        f"the last token, divided by π; mean over calibration samples ({counts} per panel). Blue: "
-        "the run that block pruning removes for each n, with its angle and 95 % interval at the "
-        "right. White dots: runs whose angle is not significantly above it, as if the two were "
-        f"independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
+        f"the last token, divided by π; mean over calibration samples ({sample_counts} per panel). "
+        "Blue: the run that block pruning removes for each n, with its angle and 95 % interval at "
+        "the right. White dots: runs whose angle is not significantly above it, as if the two "
+        f"were independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
         "scale."
     )

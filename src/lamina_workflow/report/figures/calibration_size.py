@@ -1,5 +1,6 @@
-"""How many samples a ranking of layers needs: how alike two calibrations of the same size rank
-layers, by metric.
+"""How many samples a ranking of layers needs, by metric.
+
+Two calibrations of the same size are compared.
 """
 
 from typing import Any
@@ -45,7 +46,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
         table = answers.answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for metric in (row["metric"] for row in ranked if row["metric"] in METRICS):
             samples = from_table(_select_measured(table, metric))
-            for size, (median, low, high) in ranking_stability(samples, metric, context):
+            for size, (median, ci_low, ci_high) in ranking_stability(samples, metric, context):
                 points.append(
                     {
                         "model": model,
@@ -53,8 +54,8 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
                         "metric": metric,
                         "n_samples": size,
                         "median": median,
-                        "low": low,
-                        "high": high,
+                        "low": ci_low,
+                        "high": ci_high,
                     }
                 )
     return points
@@ -82,12 +83,12 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         axes.set(xlabel="calibration samples", ylabel="rank correlation")
         axes.set_title(theme.format_title(model, calibration))
     drawn_metrics = {row["metric"] for row in rows}
-    entries = [
+    legend_entries = [
         (metric, _line_style(index))
         for index, metric in enumerate(METRICS)
         if metric in drawn_metrics
     ]
-    style.add_legend(figure, entries)
+    style.add_legend(figure, legend_entries)
     return figure
 
 
@@ -113,12 +114,12 @@ def _line_style(metric_index: int) -> style.LineStyle:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Spearman's correlation over the base model's layers between the relevance on two "
         "calibrations of one size, which share no sample and are drawn from one calibration "
-        f"({counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 % of "
-        "the pairs; they are too short at the largest size, where all pairs consist of the same "
-        "samples. Where a line still rises at its end, more samples would help; all samples "
+        f"({sample_counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 "
+        "% of the pairs; they are too short at the largest size, where all pairs consist of the "
+        "same samples. Where a line still rises at its end, more samples would help; all samples "
         "together, twice the largest size, rank layers better than the end of the line."
     )

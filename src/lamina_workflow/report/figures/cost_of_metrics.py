@@ -48,12 +48,12 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         _draw_model(time_axes, work_axes, model_rows)
         time_axes.set_title(theme.format_title(model, "time"))
         work_axes.set_title("work")
-    entries = [
+    legend_entries = [
         ("mean over calibrations, 95 %", MEAN_STYLE),
         ("by lamina (× one forward pass)", WORK_STYLE),
         ("every cut model alone", NAIVE_STYLE),
     ]
-    style.add_legend(figure, entries, 3)
+    style.add_legend(figure, legend_entries, 3)
     return figure
 
 
@@ -127,13 +127,13 @@ def _draw_work(axes: Axes, y: int, pass_name: str, rows: style.Rows) -> None:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. "
         "Left: seconds of its jobs, loading and starting included: the mean over calibrations "
-        f"({counts} samples each) with its 95 % interval, and each calibration in grey. Right: "
-        "tokens times layers that lamina runs, with the number of forward passes of the model that "
-        "this equals, and those of evaluating every cut model alone. Counted are context and gold "
-        "answer; wrong choices add to every pass. An iterative selector costs about this much for "
-        "each layer that it removes."
+        f"({sample_counts} samples each) with its 95 % interval, and each calibration in grey. "
+        "Right: tokens times layers that lamina runs, with the number of forward passes of the "
+        "model that this equals, and those of evaluating every cut model alone. Counted are "
+        "context and gold answer; wrong choices add to every pass. An iterative selector costs "
+        "about this much for each layer that it removes."
     )

@@ -60,8 +60,11 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     bar = style.add_colour_bar(figure, panels, SCALE, COLOURS, label, 0.6, extend="both")
     bar.ax.xaxis.set_major_formatter(lambda value, _: _format_points(value, ".0f"))
     own_task = Patch(facecolor="none", edgecolor="black", linewidth=1.6)
-    entries = [("the plan's own task", own_task), ("not tested", Patch(facecolor=NOT_TESTED))]
-    style.add_legend(figure, entries, 2)
+    legend_entries = [
+        ("the plan's own task", own_task),
+        ("not tested", Patch(facecolor=NOT_TESTED)),
+    ]
+    style.add_legend(figure, legend_entries, 2)
     return figure
 
 
@@ -105,11 +108,11 @@ def find_shared_prefix(names: list[str]) -> str:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Plans made for one calibration (rows), tested on all tasks (columns), without repair. "
         "Numbers: the change of accuracy against the base model in percentage points ± half the "
-        f"95 % interval, paired over test documents where these are known ({counts} per cell). "
-        "Outlined: the plan's own task. Perplexities have another unit; the table of variants has "
-        "them. All panels have one colour scale, the same in every report."
+        f"95 % interval, paired over test documents where these are known ({sample_counts} per "
+        "cell). Outlined: the plan's own task. Perplexities have another unit; the table of "
+        "variants has them. All panels have one colour scale, the same in every report."
     )

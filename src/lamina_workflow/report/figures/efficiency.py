@@ -21,19 +21,19 @@ MEASURES = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model: a row per size and repair, a mark per number of runs of removed units."""
+    """Two panels per model, with a row per size and repair and a mark per number of runs."""
     models = group_rows(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
-    markers = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
+    marker_styles = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
     most_variants = style.count_most(models.values(), _name_variant)
-    height = 1.1 + most_variants * (0.2 + 0.07 * len(markers))
+    height = 1.1 + most_variants * (0.2 + 0.07 * len(marker_styles))
     figure, panels = style.make_panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for model_index, ((model,), model_rows) in enumerate(models.items()):
         model_panels = panels[2 * model_index : 2 * model_index + 2]
         for axes, (measure, title) in zip(model_panels, MEASURES.items(), strict=True):
-            RatioPanel(axes, model_rows, measure, markers).draw()
+            RatioPanel(axes, model_rows, measure, marker_styles).draw()
             axes.set_title(theme.format_title(model, title))
-    style.add_legend(figure, [*markers.items(), ("base model", BASE_STYLE)], 6)
+    style.add_legend(figure, [*marker_styles.items(), ("base model", BASE_STYLE)], 6)
     return figure
 
 
@@ -45,12 +45,12 @@ class RatioPanel:
         axes: Axes,
         rows: style.Rows,
         measure: str,
-        markers: dict[str, style.LineStyle],
+        marker_styles: dict[str, style.LineStyle],
     ) -> None:
         self.axes = axes
         self.measured_rows = [row for row in rows if row[measure] is not None]
         self.measure = measure
-        self.markers = markers
+        self.markers = marker_styles
         self.runs_by_variant = _group_runs(rows)  # a row of the panel for each variant
 
     def draw(self) -> None:
@@ -66,18 +66,18 @@ class RatioPanel:
         """A ratio with its 95 % interval, or a note if the interval is too wide to say anything."""
         ratio = row[self.measure]
         stderr = row[f"{self.measure}_stderr"]
-        low = high = ratio
+        ci_low = ci_high = ratio
         if stderr is not None:
-            low, high = ratio_interval(ratio, stderr, row["repeats"])
+            ci_low, ci_high = ratio_interval(ratio, stderr, row["repeats"])
         runs = _format_runs(row["runs"])
         y = self._position(row)
-        if high > NOISY * low:
+        if ci_high > NOISY * ci_low:
             note = f"  {runs}: too noisy"
             self.axes.text(1, y, note, va="center", fontsize=7, color=self.markers[runs]["color"])
         else:
-            ends = [[ratio - low], [high - ratio]]
+            ends = [[ratio - ci_low], [ci_high - ratio]]
             self.axes.errorbar(ratio, y, xerr=ends, capsize=2, **self.markers[runs])
-        interval = f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+        interval = f"{ratio:.3f} [{ci_low:.3f}, {ci_high:.3f}]"
         text = f"{_name_variant(row)}, {runs}: {interval}, n = {row['repeats']}"
         style.add_hints(self.axes, [(ratio, y, text)])
 
@@ -122,12 +122,12 @@ def write_caption(rows: style.Rows) -> str:
     first = rows[0]
     # Variants that build the model alike share a timing; a row without one is a timing of its own.
     timings = {row["timed"] or index for index, row in enumerate(rows)}
-    counts = style.format_counts(row["repeats"] for row in rows)
+    sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (
         "The cost depends on how many layers lack what, on the patch, and on the number of runs "
-        "of removed units at which it acts; it does not depend on which layers these are."
-        " Healing is merged into the weights. So one variant of each kind was timed, in turn with "
-        f"the base model ({len(timings):,} variants, {counts} repetitions each), and repairs that "
+        "of removed units at which it acts; it does not depend on which layers these are. Healing "
+        "is merged into the weights. So one variant of each kind was timed, in turn with the base "
+        f"model ({len(timings):,} variants, {sample_counts} repetitions each), and repairs that "
         "build the same model share the timing. Points are geometric means over repetitions with "
         "95 % intervals (Student's t of the logarithms); points are left out where the upper end "
         f"is more than {NOISY} times the lower one. Latency is that of the prompt alone, "

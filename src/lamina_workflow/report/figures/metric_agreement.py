@@ -1,6 +1,4 @@
-"""How alike accuracy and every other metric order units, task by task: rank correlations with their
-intervals.
-"""
+"""How alike accuracy and other metrics order units of each task, with intervals."""
 
 import math
 from operator import itemgetter
@@ -21,24 +19,24 @@ QUERIES = ("how_metrics_agree_on_each_task",)
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and kind of unit, a row per metric, a mark per calibration."""
     groups = group_rows(rows, "model", "component")
-    markers = style.assign_markers(sorted({row["calibration"] for row in rows}), 5)
+    marker_styles = style.assign_markers(sorted({row["calibration"] for row in rows}), 5)
     most_metrics = style.count_most(groups.values(), itemgetter("metric"))
-    height = 0.9 + most_metrics * (0.3 + 0.1 * len(markers))
+    height = 0.9 + most_metrics * (0.3 + 0.1 * len(marker_styles))
     figure, panels = style.make_panels(len(groups), 4.6, height, 2)
     for axes, ((model, component), panel_rows) in zip(panels, groups.items(), strict=True):
-        _draw_panel(axes, panel_rows, markers)
+        _draw_panel(axes, panel_rows, marker_styles)
         axes.set_title(theme.format_title(model, f"every {component}"))
-    style.add_legend(figure, markers.items())
+    style.add_legend(figure, marker_styles.items())
     return figure
 
 
-def _draw_panel(axes: Axes, rows: style.Rows, markers: dict[str, style.LineStyle]) -> None:
+def _draw_panel(axes: Axes, rows: style.Rows, marker_styles: dict[str, style.LineStyle]) -> None:
     metrics = group_rows(rows, "metric")
-    calibrations = list(markers)
+    calibrations = list(marker_styles)
     for y, metric_rows in enumerate(metrics.values()):
         for row in metric_rows:
             offset = (calibrations.index(row["calibration"]) + 0.5) / len(calibrations) - 0.5
-            _draw_correlation(axes, row, y + 0.7 * offset, markers[row["calibration"]])
+            _draw_correlation(axes, row, y + 0.7 * offset, marker_styles[row["calibration"]])
         mean = math.fsum(row["spearman"] for row in metric_rows) / len(metric_rows)
         text = style.with_minus_signs(f"{mean:.2f}")
         right_of_panel = ("axes fraction", "data")
@@ -54,10 +52,12 @@ def _draw_panel(axes: Axes, rows: style.Rows, markers: dict[str, style.LineStyle
 
 def _draw_correlation(axes: Axes, row: dict[str, Any], y: float, marker: style.LineStyle) -> None:
     """The correlation on one calibration, with its interval where it is known."""
-    correlation, low, high = row["spearman"], row["ci_low"], row["ci_high"]
-    ends = None if low is None else [[correlation - low], [high - correlation]]
+    correlation = row["spearman"]
+    ci_low = row["ci_low"]
+    ci_high = row["ci_high"]
+    ends = None if ci_low is None else [[correlation - ci_low], [ci_high - correlation]]
     axes.errorbar(correlation, y, xerr=ends, elinewidth=0.9, **marker)
-    interval = "" if low is None else f" [{low:.2f}, {high:.2f}]"
+    interval = "" if ci_low is None else f" [{ci_low:.2f}, {ci_high:.2f}]"
     text = (
         f"{row['metric']} on {row['calibration']}: {correlation:.2f}{interval}, {row['n_units']} "
         f"units, n = {row['n_samples']}"

@@ -27,12 +27,12 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         _draw_panel(axes, panel_rows, theme.selector_styles)
         axes.set_title(theme.format_task_title(group, groups))
 
-    entries: list[style.LegendEntry] = [
+    legend_entries: list[style.LegendEntry] = [
         *_selector_entries(rows, theme.selector_styles),
         ("base model, 95 %", Patch(color=BASE_BAND)),
         ("guessing", style.CHANCE_STYLE),
     ]
-    style.add_legend(figure, entries, 4)
+    style.add_legend(figure, legend_entries, 4)
     return figure
 
 
@@ -43,12 +43,12 @@ def _selector_entries(
     n_draws: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row["n_draws"] > 1):
         n_draws[row["selector"]] = row["n_draws"]
-    entries = []
+    legend_entries = []
     for selector, line_style in selector_styles.items():
         if selector in n_draws:
             note = f" (mean of {n_draws[selector]})" if n_draws[selector] > 1 else ""
-            entries.append((selector + note, line_style | {"markersize": 4.5}))
-    return entries
+            legend_entries.append((selector + note, line_style | {"markersize": 4.5}))
+    return legend_entries
 
 
 def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.LineStyle]) -> None:
@@ -110,21 +110,21 @@ def format_result(row: dict[str, Any], half_width: float | None) -> str:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     caption = (
         "The calibration's own benchmark task against the number of units removed, before any "
-        f"repair. Points are test-set values with 95 % intervals ({counts} test documents per "
-        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, "
-        "where known. acc_norm is accuracy with log-likelihoods divided by the length of the "
-        "choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
-        "differences between them have smaller errors than the bars suggest: the table of variants "
-        "has paired intervals."
+        f"repair. Points are test-set values with 95 % intervals ({sample_counts} test documents "
+        "per point); selectors are shifted sideways a little. Grey band: base model. Dotted: "
+        "guessing, where known. acc_norm is accuracy with log-likelihoods divided by the length "
+        "of the choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
+        "differences between them have smaller errors than the bars suggest: the table of "
+        "variants has paired intervals."
     )
     draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
     if draws:
         caption += (
             f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is "
-            "shown, include the error of the draws (Student's t over those of the selector and those of "
-            "the calibration, not over their products) and that of the documents."
+            "shown, include the error of the draws (Student's t over those of the selector and "
+            "those of the calibration, not over their products) and that of the documents."
         )
     return caption

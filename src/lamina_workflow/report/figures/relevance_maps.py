@@ -1,5 +1,6 @@
-"""Accuracy relevance next to cosine relevance: which layers each calibration needs, and which
-layers look inert.
+"""Accuracy relevance next to cosine relevance.
+
+It shows which layers each calibration needs, and which look inert.
 """
 
 from collections.abc import Callable
@@ -119,8 +120,8 @@ def _draw_accuracy_cell(axes: Axes, cell: Cell, row: dict[str, Any]) -> None:
     square = draw_number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE)
     style.add_hint(square, describe_cell(row, "accuracy", 3))
 
-    low, high = row["accuracy_low"], row["accuracy_high"]
-    if low is not None and low <= 0 <= high:
+    ci_low = row["accuracy_low"]
+    if ci_low is not None and ci_low <= 0 <= row["accuracy_high"]:
         colour = choose_text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
         ring: style.LineStyle = {
             "markersize": 2.8,

@@ -1,5 +1,6 @@
-"""The effect of patches and healing at the size that was healed: base, pruned, patched and healed
-models.
+"""The effect of patches and healing at the size that was healed.
+
+Bars are base, pruned, patched and healed models.
 """
 
 from typing import Any
@@ -71,11 +72,11 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         note = f", {panel_rows[0]['removed']} removed"
         axes.set_title(theme.format_task_title(group, groups, note))
 
-    entries = [("base", Patch(facecolor=BASE_BAR, edgecolor="black"))]
+    legend_entries = [("base", Patch(facecolor=BASE_BAR, edgecolor="black"))]
     for index, (repair, healing) in enumerate(repairs):
         patch = Patch(edgecolor="black", linewidth=0.7, **_fill_style(index))
-        entries.append((style.format_repair(repair, healing), patch))
-    style.add_legend(figure, entries, 6)
+        legend_entries.append((style.format_repair(repair, healing), patch))
+    style.add_legend(figure, legend_entries, 6)
     return figure
 
 
@@ -148,10 +149,10 @@ def _draw_bars(axes: Axes, x: int, rows: style.Rows, repairs: list[tuple[str, st
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that "
         "was healed (or patched, where nothing was healed). Bars are test-set values with 95 % "
-        f"intervals ({counts} test documents per bar). Dashed: base model; dotted: guessing, where "
-        "known. Repairs that are not part of the study have no bar."
+        f"intervals ({sample_counts} test documents per bar). Dashed: base model; dotted: "
+        "guessing, where known. Repairs that are not part of the study have no bar."
     )

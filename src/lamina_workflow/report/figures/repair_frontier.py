@@ -1,6 +1,4 @@
-"""A smaller model's accuracy on its own task against its perplexity of general text, by selector
-and repair.
-"""
+"""Accuracy of smaller models on their own task against their perplexity of general text."""
 
 from typing import Any
 
@@ -55,15 +53,15 @@ def _legend_entries(
     for selector in reversed(selector_styles):
         if selector in drawn_selectors:
             selector_by_style[id(selector_styles[selector])] = selector
-    entries = []
+    legend_entries = []
     for selector in reversed(selector_by_style.values()):
-        entries.append((selector, _marker_style(selector_styles[selector], 1)))
+        legend_entries.append((selector, _marker_style(selector_styles[selector], 1)))
     black: style.LineStyle = {"color": "black", "marker": "o"}
     for index, (repair, healing) in enumerate(repairs):
-        entries.append((style.format_repair(repair, healing), _marker_style(black, index)))
-    entries.append(("unbeaten pairs", {"color": style.NEUTRAL, "linewidth": 0.9}))
-    entries.append(("base model", {"color": style.BASE_MODEL, "linestyle": "--"}))
-    return entries
+        legend_entries.append((style.format_repair(repair, healing), _marker_style(black, index)))
+    legend_entries.append(("unbeaten pairs", {"color": style.NEUTRAL, "linewidth": 0.9}))
+    legend_entries.append(("base model", {"color": style.BASE_MODEL, "linestyle": "--"}))
+    return legend_entries
 
 
 def _marker_style(selector_style: style.LineStyle, repair_index: int) -> style.LineStyle:

@@ -34,18 +34,18 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     groups = group_rows(rows, "model")
     most_pairs = style.count_most(groups.values(), _name_pair)
     sizes = sorted({row["removed"] for row in rows})
-    markers = style.assign_markers([f"{size} removed" for size in sizes], 4.5)
+    marker_styles = style.assign_markers([f"{size} removed" for size in sizes], 4.5)
     height = 0.8 + 0.1 * most_pairs * (1 + len(sizes))
     figure, panels = style.make_panels(len(groups), 8, height, 1)
     for axes, ((model,), panel_rows) in zip(panels, groups.items(), strict=True):
-        _draw_panel(axes, panel_rows, sizes, markers)
+        _draw_panel(axes, panel_rows, sizes, marker_styles)
         axes.set_title(theme.format_title(model, "difference of accuracy"))
-    style.add_legend(figure, markers.items())
+    style.add_legend(figure, marker_styles.items())
     return figure
 
 
 def _draw_panel(
-    axes: Axes, rows: style.Rows, sizes: list[int], markers: dict[str, style.LineStyle]
+    axes: Axes, rows: style.Rows, sizes: list[int], marker_styles: dict[str, style.LineStyle]
 ) -> None:
     pairs = _list_pairs(rows)
     axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)
@@ -54,7 +54,7 @@ def _draw_panel(
         y = pairs.index(_name_pair(row)) + 0.8 * offset
         ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
         fill = None if row["p_holm"] < SIGNIFICANCE_LEVEL else "white"
-        marker = markers[f"{row['removed']} removed"]
+        marker = marker_styles[f"{row['removed']} removed"]
         axes.errorbar(row["difference"], y, xerr=ends, capsize=2, mfc=fill, **marker)
     axes.set_xlabel("points of accuracy")
     style.set_row_names(axes, pairs)
@@ -71,11 +71,11 @@ def _name_pair(row: dict[str, Any]) -> str:
 
 
 def write_caption(rows: style.Rows) -> str:
-    counts = style.format_counts(row["n_samples"] for row in rows)
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test "
-        f"documents ({counts} of all tasks); right of 0 the first is better. Lines: 95 % intervals "
-        "of each pair alone. Filled: significant at 5 % by flipping the signs of documents' "
-        "differences, corrected over the pairs of the same size and repair (Holm); hollow: not "
-        "significant."
+        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Lines: 95 % "
+        "intervals of each pair alone. Filled: significant at 5 % by flipping the signs of "
+        "documents' differences, corrected over the pairs of the same size and repair (Holm); "
+        "hollow: not significant."
     )

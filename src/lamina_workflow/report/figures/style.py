@@ -1,6 +1,4 @@
-"""The common style of all figures: fonts, colours that every reader can distinguish, panels,
-legends, and SVG.
-"""
+"""The common style of all figures: fonts, distinguishable colours, panels, legends, SVG."""
 
 import html
 import io
@@ -119,8 +117,8 @@ class Theme:
         """
         model, calibration, task = group
         n_tasks = sum(other[:2] == (model, calibration) for other in groups)
-        name = calibration if n_tasks == 1 else f"{calibration} on {task}"
-        return self.format_title(model, name + note)
+        title_name = calibration if n_tasks == 1 else f"{calibration} on {task}"
+        return self.format_title(model, title_name + note)
 
     def group_by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
         """Rows by model and selector; the selectors are in the order of their styles."""
@@ -142,10 +140,10 @@ def _line_style(index: int) -> LineStyle:
 
 def count_most(groups: Iterable[Rows], key: Callable[[dict[str, Any]], object]) -> int:
     """The largest number of different keys that the rows of one group have."""
-    counts = []
+    key_counts = []
     for group in groups:
-        counts.append(len({key(row) for row in group}))
-    return max(counts)
+        key_counts.append(len({key(row) for row in group}))
+    return max(key_counts)
 
 
 def make_panels(
@@ -154,10 +152,10 @@ def make_panels(
     """A grid of panels of `width` x `height` inches; legends are added outside, below."""
     n_columns = min(max_columns, n_panels)
     n_rows = math.ceil(n_panels / n_columns)
-    size = (max(width * n_columns, 4.5), height * n_rows + 0.6)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=sharey)
-    all_axes = grid.ravel().tolist()
+    figure_size = (max(width * n_columns, 4.5), height * n_rows + 0.6)
+    figure = Figure(figsize=figure_size, layout="constrained")
+    axes_grid = figure.subplots(n_rows, n_columns, squeeze=False, sharey=sharey)
+    all_axes = axes_grid.ravel().tolist()
     for unused_axes in all_axes[n_panels:]:
         unused_axes.set_axis_off()
     return figure, all_axes[:n_panels]
@@ -165,15 +163,17 @@ def make_panels(
 
 def add_legend(figure: Figure, entries: Iterable[LegendEntry], max_columns: int = 5) -> None:
     """One legend for all panels, below them."""
-    labels = []
-    handles: list[Artist] = []
+    entry_labels = []
+    entry_handles: list[Artist] = []
     for label, look in entries:
-        labels.append(label)
-        handles.append(look if isinstance(look, Artist) else Line2D([], [], **look))
-    longest = max(len(label) for label in labels)
-    n_fitting = int(figure.get_figwidth() / (0.75 + 0.066 * longest))
-    n_columns = max(1, min(max_columns, len(labels), n_fitting))
-    figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, handlelength=3)
+        entry_labels.append(label)
+        entry_handles.append(look if isinstance(look, Artist) else Line2D([], [], **look))
+    longest_label = max(len(label) for label in entry_labels)
+    n_fitting = int(figure.get_figwidth() / (0.75 + 0.066 * longest_label))
+    n_columns = max(1, min(max_columns, len(entry_labels), n_fitting))
+    figure.legend(
+        entry_handles, entry_labels, loc="outside lower center", ncols=n_columns, handlelength=3
+    )
 
 
 def add_colour_bar(
@@ -338,34 +338,34 @@ def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
     description.
     """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
-        buffer = io.StringIO()
+        svg_buffer = io.StringIO()
         # The layout is done here: saving would draw everything once more for it.
         FigureCanvasSVG(figure)
         if figure.axes and (engine := figure.get_layout_engine()):
             engine.execute(figure)
             figure.set_layout_engine("none")
-        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
-    text = _shorten_svg(buffer.getvalue())
-    text = re.sub(rf'<g id="{HINT_PREFIX}([^"]*)">', r"<g><title>\1</title>", text)
+        figure.savefig(svg_buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
+    svg_text = _shorten_svg(svg_buffer.getvalue())
+    svg_text = re.sub(rf'<g id="{HINT_PREFIX}([^"]*)">', r"<g><title>\1</title>", svg_text)
     description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
-    tag = re.search(r"<svg([^>]*)>", text)
-    assert tag is not None
-    root = f'<svg font-family="{FONTS}"{tag[1]}>{description}'
-    return text[: tag.start()] + root + text[tag.end() :]
+    svg_tag = re.search(r"<svg([^>]*)>", svg_text)
+    assert svg_tag is not None
+    root_tag = f'<svg font-family="{FONTS}"{svg_tag[1]}>{description}'
+    return svg_text[: svg_tag.start()] + root_tag + svg_text[svg_tag.end() :]
 
 
-def _shorten_svg(text: str) -> str:
+def _shorten_svg(svg_text: str) -> str:
     """The same picture in fewer bytes: every figure is part of the report."""
-    text = re.sub(r"[ \t]*\n[ \t]*", "\n", text)
+    svg_text = re.sub(r"[ \t]*\n[ \t]*", "\n", svg_text)
     # The root names the fonts, and the grid is within its panel.
     no_rotation = r' transform="rotate\(-0 [^"]*"'
-    fonts = r' font-family: [^;"]*;?'
+    font_pattern = r' font-family: [^;"]*;?'
     empty_group = r"<g/>\n"
     grid_style = f'style="fill: none; stroke: {matplotlib.rcParams["grid.color"]}'
     grid_clip = f' clip-path="[^"]*"(?= {grid_style})'
-    text = re.sub("|".join([no_rotation, fonts, empty_group, grid_clip]), "", text)
-    coordinates = r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)"
-    return re.sub(coordinates, _round_coordinates, text)
+    svg_text = re.sub("|".join([no_rotation, font_pattern, empty_group, grid_clip]), "", svg_text)
+    coordinate_pattern = r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)"
+    return re.sub(coordinate_pattern, _round_coordinates, svg_text)
 
 
 def _round_coordinates(match: re.Match[str]) -> str:
@@ -373,9 +373,9 @@ def _round_coordinates(match: re.Match[str]) -> str:
 
     Curves are small, so theirs are rounded to hundredths.
     """
-    text = match[0]
-    surplus_digits = r"(\.\d\d)\d+" if "C" in text else r"(\.\d)\d+"
-    text = re.sub(surplus_digits, r"\1", text)
-    if text.startswith(" d="):
-        text = re.sub(r"\s*([MLCz])\s*", r"\1", text)
-    return text
+    coordinate_text = match[0]
+    surplus_digits = r"(\.\d\d)\d+" if "C" in coordinate_text else r"(\.\d)\d+"
+    coordinate_text = re.sub(surplus_digits, r"\1", coordinate_text)
+    if coordinate_text.startswith(" d="):
+        coordinate_text = re.sub(r"\s*([MLCz])\s*", r"\1", coordinate_text)
+    return coordinate_text

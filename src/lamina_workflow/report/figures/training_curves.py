@@ -36,13 +36,13 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         title = f"{calibration}, {removed} removed, {healing}"
         axes.set_title(theme.format_title(model, title))
 
-    entries = []
+    legend_entries = []
     for selector, repair in group_rows(rows, "selector", "repair"):
         name = selector if repair == "none" else f"{selector} + {repair}"
         marker = _marker_style(theme.selector_styles[selector], repair)
-        entries.append((name, {"linestyle": _dashes(repair), **marker}))
-    entries.append(("weights kept", {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}))
-    style.add_legend(figure, entries, 4)
+        legend_entries.append((name, {"linestyle": _dashes(repair), **marker}))
+    legend_entries.append(("weights kept", {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}))
+    style.add_legend(figure, legend_entries, 4)
     return figure
 
 

@@ -1,5 +1,6 @@
-"""What layers do in a complete model: void tokens, readable labels, and where prompts differ in the
-stream.
+"""What layers do in a complete model.
+
+Void tokens, readable labels, and where prompts differ in the stream.
 """
 
 from typing import Any, NamedTuple
@@ -111,12 +112,12 @@ def _draw_line(
     colour = style.COLOURS[index]
     layers = [point["layer"] for point in points]
     values = [point["value"] for point in points]
-    low = []
-    high = []
+    ci_low = []
+    ci_high = []
     for point in points:
-        low.append(point["value"] if point["ci_low"] is None else point["ci_low"])
-        high.append(point["value"] if point["ci_high"] is None else point["ci_high"])
-    axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+        ci_low.append(point["value"] if point["ci_low"] is None else point["ci_low"])
+        ci_high.append(point["value"] if point["ci_high"] is None else point["ci_high"])
+    axes.fill_between(layers, ci_low, ci_high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(
         layers,
         values,
@@ -143,6 +144,6 @@ def write_caption(rows: style.Rows) -> str:
     for kind, panel in PANELS.items():
         kind_rows = [row for row in rows if row["kind"] == kind]
         if kind_rows:
-            counts = style.format_counts(row["n_samples"] for row in kind_rows)
-            sentences.append(f"{panel.description} ({counts}).")
+            sample_counts = style.format_counts(row["n_samples"] for row in kind_rows)
+            sentences.append(f"{panel.description} ({sample_counts}).")
     return " ".join([*sentences, "Bands: 95 %, over samples."]) if sentences else ""
