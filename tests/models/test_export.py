@@ -1,9 +1,6 @@
-"""What an export holds and refuses, and `lamina.load` of everything that it can name."""
+"""What an export and a save hold and refuse, against the variant that was exported."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +23,21 @@ import lamina
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share_weights
 from lamina.models.export import own_code, save
-from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import remove_units
-from lamina.repair import patch
 from lamina.store import parquet
 from tests.families import configurations
-from tests.families.test_families import base_folder, plan_of, random_adapter, source_of
 from tests.given import tiny
+from tests.given.variants import (
+    base_folder,
+    compute_logits,
+    plan_of,
+    random_adapter,
+    source_of,
+)
+
+Patches = dict[tuple[int, int], Patch]
 
 
 @pytest.fixture(autouse=True)
@@ -43,78 +46,66 @@ def modules_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
 
 
-@torch.no_grad()
-def logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    return model(input_ids=ids, use_cache=False).logits
-
-
-def random_patches(
-    *boundaries: tuple[int, int], scale: float = 0.1
-) -> dict[tuple[int, int], Patch]:
+def random_operators(*boundaries: tuple[int, int]) -> Patches:
+    """A patch without bias at each boundary."""
     generator = torch.Generator().manual_seed(5)
-    return {
-        boundary: Patch(torch.randn(32, 32, generator=generator) * scale) for boundary in boundaries
-    }
+    patches: Patches = {}
+    for boundary in boundaries:
+        patches[boundary] = Patch(torch.randn(32, 32, generator=generator) / 10)
+    return patches
+
+
+def export(
+    base: PreTrainedModel,
+    units: list[str],
+    tmp_path: Path,
+    patches: Patches | None = None,
+    adapter: Path | None = None,
+    form: str = "auto",
+    **methods: str,
+) -> Path:
+    """Export `base` without these units; the folder that holds the export."""
+    source = source_of(base_folder(tmp_path / "base"), units, **methods)
+    save.export_variant(base, source, tmp_path / "export", patches, adapter, form)
+    return tmp_path / "export"
+
+
+def load_on_cpu(folder: Path) -> PreTrainedModel:
+    model, _ = lamina.load(folder, device="cpu")
+    return model
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A results folder as the workflow leaves it, with a base model, a plan, a patch and an adapter."""
-    folder, base = base_folder(tmp_path / "base"), tiny.model()
-    base.save_pretrained(folder)
-    results, key = tmp_path / "results", "tiny/words/cosine"
+    """A results folder with the manifest of a base model and a plan of one layer."""
+    base = base_folder(tmp_path / "tiny")
+    tiny.model().save_pretrained(base)
+    results = tmp_path / "results"
+    write_manifest(results, base)
+    write_plan(results, ["2"])
+    return results
+
+
+def write_manifest(results: Path, base: Path) -> None:
     manifest = {
-        "path": str(folder),
-        "source": str(folder),
+        "path": str(base),
+        "source": str(base),
         "dtype": "float32",
         "trust_remote_code": False,
     }
     parquet.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
-    parquet.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
-    operators = {
-        boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()
-    }
-    patch.write_patch(
-        results / f"patches/{key}/ghost.safetensors", "ghost", patch.name_tensors(2, operators)
-    )
-    random_adapter(base, ["1", "2"], results / f"adapters/{key}/removed=2/ghost/lora")
-    return results
 
 
-def test_importing_lamina_imports_no_torch() -> None:
-    code = "import lamina, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    environment = os.environ | {"PYTHONPATH": str(Path(lamina.__file__).parents[1])}
-    assert (
-        subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
-    )
-    with pytest.raises(AttributeError, match="no attribute 'lood'"):
-        lamina.lood  # noqa: B018
+def write_plan(results: Path, units: list[str]) -> None:
+    plan = results / f"plans/tiny/words/cosine/removed={len(units)}.json"
+    parquet.write_text(plan, json.dumps(plan_of(units)))
 
 
-def test_a_variant_is_loaded_by_its_name(results: Path) -> None:
-    base, ids = tiny.model(), tiny.tokens()
-    model, tokenizer = lamina.load("tiny/words/cosine/removed=2/ghost/lora", results, device="cpu")
-    adapter = results / "adapters/tiny/words/cosine/removed=2/ghost/lora"
-    expected = materialise(base, plan_of(["1", "2"]), random_patches((1, 3)), adapter)
-    torch.testing.assert_close(logits(model, ids), logits(expected, ids))
-    assert tokenizer("w1 w2")["input_ids"] == tiny.tokenizer()("w1 w2")["input_ids"]
-    whole, _ = lamina.load("tiny", results, device="cpu")
-    torch.testing.assert_close(logits(whole, ids), logits(base, ids), atol=1e-5, rtol=1e-5)
-
-
-def test_saving_a_loaded_variant_keeps_its_patch(results: Path, tmp_path: Path) -> None:
-    ids, (model, _) = (
-        tiny.tokens(),
-        lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu"),
-    )
-    model.save_pretrained(tmp_path / "saved")
-    again = load_folder(tmp_path / "saved", "auto", trust_remote_code=True)
-    torch.testing.assert_close(logits(again, ids), logits(model, ids))
-
+VARIANT = "tiny/words/cosine/removed=1/none/none"
 
 UNSAVEABLE: dict[str, dict[str, Any]] = {
-    "gpt2": {"scale_attn_by_inverse_layer_idx": True},  # each layer divides by its number
-    "jamba": {},  # which layers are attention follows from their number
+    "gpt2": {"scale_attn_by_inverse_layer_idx": True},  # each layer divides by its index
+    "jamba": {},  # which layers are attention follows from their index
 }
 
 
@@ -122,74 +113,87 @@ UNSAVEABLE: dict[str, dict[str, Any]] = {
 def test_a_save_that_would_be_another_model_is_refused_as_its_export_is(
     family: str, results: Path, tmp_path: Path
 ) -> None:
-    """Without layer 2, transformers would load the layers behind it with other numbers."""
+    """Without layer 2, transformers would load the layers after it with other indices."""
     base = configurations.model(family, **UNSAVEABLE[family])
     folder = base_folder(tmp_path / family)
     base.save_pretrained(folder)
-    manifest = json.loads((results / "models/tiny/manifest.json").read_text())
-    places = {"path": str(folder), "source": str(folder)}
-    parquet.write_text(results / "models/tiny/manifest.json", json.dumps(manifest | places))
-    parquet.write_text(
-        results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"]))
-    )
-    variant, _ = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
-    refusal = "does not load back as the same model"
-    with pytest.raises(LaminaError, match=refusal):
-        save.export_variant(base, source_of(folder, ["2"]), tmp_path / "export")
+    write_manifest(results, folder)
+    variant, _ = lamina.load(VARIANT, results, device="cpu")
     target = tmp_path / "saved"
     target.mkdir()
     (target / "notes.txt").write_text("mine\n")
+
+    refusal = "does not load back as the same model"
+    with pytest.raises(LaminaError, match=refusal):
+        export(base, ["2"], tmp_path)
     with pytest.raises(LaminaError, match=refusal):
         variant.save_pretrained(target)
+
     assert [file.name for file in target.iterdir()] == ["notes.txt"]
 
 
-def test_a_saved_variant_replaces_the_weights_that_were_there(
-    results: Path, tmp_path: Path
-) -> None:
+def test_a_saved_variant_replaces_earlier_weights(results: Path, tmp_path: Path) -> None:
     """Shards of an earlier model would be read in place of the new weights."""
     target = tmp_path / "saved"
     tiny.model().save_pretrained(target, max_shard_size="20KB")
     assert len(list(target.glob("*.safetensors"))) > 1
-    parquet.write_text(
-        results / "plans/tiny/words/cosine/removed=1.json", json.dumps(plan_of(["2"]))
-    )
-    variant, tokenizer = lamina.load("tiny/words/cosine/removed=1/none/none", results, device="cpu")
+
+    variant, tokenizer = lamina.load(VARIANT, results, device="cpu")
     variant.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    again = AutoModelForCausalLM.from_pretrained(target)
-    ids = tiny.tokens()
-    torch.testing.assert_close(logits(again, ids), logits(variant, ids))
+
+    reloaded = AutoModelForCausalLM.from_pretrained(target)
+    token_ids = tiny.tokens()
+    torch.testing.assert_close(
+        compute_logits(reloaded, token_ids), compute_logits(variant, token_ids)
+    )
 
 
-def test_a_tokenizer_of_another_class_is_saved_as_it_cuts(tmp_path: Path) -> None:
+def test_a_saved_tokenizer_encodes_as_before_whatever_its_class_is_called(tmp_path: Path) -> None:
     folder = base_folder(tmp_path / "model")
     tiny.model().save_pretrained(folder)
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings["tokenizer_class"] = "GPT2Tokenizer"  # which would make another one of the vocabulary
+    settings["tokenizer_class"] = "GPT2Tokenizer"  # would build another one from the vocabulary
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
     _, tokenizer = lamina.load(folder, device="cpu")
     tokenizer.save_pretrained(tmp_path / "saved")
-    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
+
+    reloaded = AutoTokenizer.from_pretrained(tmp_path / "saved")
     stated = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert again("w1 w2 w3")["input_ids"] == stated.encode("w1 w2 w3").ids
+    assert reloaded("w1 w2 w3")["input_ids"] == stated.encode("w1 w2 w3").ids
 
 
-def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_path: Path) -> None:
-    for plan, patches in ((plan_of(["1"]), random_patches((1, 2))), (plan_of(["1.mlp"]), None)):
-        with pytest.raises(LaminaError, match="lamina.models.export.save.save_variant"):
-            materialise(tiny.model(), plan, patches).save_pretrained(tmp_path / "lost")
-    materialise(tiny.model(), plan_of(["1"])).save_pretrained(tmp_path / "kept")
+@pytest.mark.parametrize(
+    ("units", "patches"), [(["1"], random_operators((1, 2))), (["1.mlp"], None)]
+)
+def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(
+    units: list[str], patches: Patches | None, tmp_path: Path
+) -> None:
+    variant = materialise(tiny.model(), plan_of(units), patches)
+    with pytest.raises(LaminaError, match="lamina.models.export.save.save_variant"):
+        variant.save_pretrained(tmp_path / "lost")
 
 
-def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_path: Path) -> None:
-    base, ids, folder = tiny.model("gpt2"), tiny.tokens(), tmp_path / "export"
-    patches = random_patches((1, 2))
-    save.export_variant(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
-    model, _ = lamina.load(folder, device="cpu")
+def test_a_materialised_variant_of_whole_layers_is_saved_plainly(tmp_path: Path) -> None:
+    variant = materialise(tiny.model(), plan_of(["1"]))
+    variant.save_pretrained(tmp_path)
+
+    reloaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    token_ids = tiny.tokens()
+    assert torch.equal(compute_logits(reloaded, token_ids), compute_logits(variant, token_ids))
+
+
+def test_only_the_code_that_lamina_writes_is_trusted(tmp_path: Path) -> None:
+    base = tiny.model("gpt2")
+    token_ids = tiny.tokens()
+    patches = random_operators((1, 2))
+    folder = export(base, ["1"], tmp_path, patches)
+    variant = materialise(base, plan_of(["1"]), patches)
     torch.testing.assert_close(
-        logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids)
+        compute_logits(load_on_cpu(folder), token_ids), compute_logits(variant, token_ids)
     )
+
     code = folder / own_code.CODE
     code.write_text(code.read_text() + "print('anything')\n")
     with pytest.raises(LaminaError, match="trust_remote_code=True"):
@@ -197,7 +201,7 @@ def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_
     lamina.load(folder, device="cpu", trust_remote_code=True)
 
 
-PLANTED = (
+PLANTED_FILES = (
     "custom_generate/generate.py",
     "generate.py",
     "tokenization_mine.py",
@@ -206,410 +210,391 @@ PLANTED = (
 )
 
 
-def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches(
+def test_no_other_code_in_the_folder_of_an_export_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ids, folder = tiny.tokens(), tmp_path / "export"
-    save.export_variant(
-        tiny.model(),
-        source_of(base_folder(tmp_path / "base"), ["1"]),
-        folder,
-        random_patches((1, 2)),
-    )
-    expected = logits(lamina.load(folder, device="cpu")[0], ids)
-    for name in PLANTED:
+    folder = export(tiny.model(), ["1"], tmp_path, random_operators((1, 2)))
+    for name in PLANTED_FILES:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(f"print('{name} ran')\n")
-    model, _ = lamina.load(folder, device="cpu")
-    torch.testing.assert_close(logits(model, ids), expected)
-    model.generate(ids[:1], max_new_tokens=2, do_sample=False, pad_token_id=3)
+
+    model = load_on_cpu(folder)
+    model.generate(tiny.tokens()[:1], max_new_tokens=2, do_sample=False, pad_token_id=3)
+
     assert "ran" not in capsys.readouterr().out
-    assert (model.config.model_type, type(model).__name__) == ("lamina_llama", "LaminaForCausalLM")
-    again = base_folder(tmp_path / "again")
-    model.save_pretrained(again)
-    torch.testing.assert_close(logits(lamina.load(again, device="cpu")[0], ids), expected)
 
 
-def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "export"
-    save.export_variant(
-        tiny.model(),
-        source_of(base_folder(tmp_path / "base"), ["1"]),
-        folder,
-        random_patches((1, 2)),
+def test_a_loaded_export_is_saved_with_its_patches(tmp_path: Path) -> None:
+    token_ids = tiny.tokens()
+    model = load_on_cpu(export(tiny.model(), ["1"], tmp_path, random_operators((1, 2))))
+    resaved = base_folder(tmp_path / "resaved")
+    model.save_pretrained(resaved)
+
+    torch.testing.assert_close(
+        compute_logits(load_on_cpu(resaved), token_ids), compute_logits(model, token_ids)
     )
-    for told in (
+
+
+@pytest.mark.parametrize(
+    "class_names",
+    [
         ("pipeline", "LlamaForCausalLM", "x"),
         ("LlamaConfig", "Trainer", "x"),
         ("no", "no", "x"),
-    ):
-        (folder / own_code.CODE).write_text(own_code.render_code(*told))
-        with pytest.raises(LaminaError, match="not what this version of lamina"):
-            lamina.load(folder, device="cpu")
+    ],
+)
+def test_a_modeling_file_that_names_other_classes_is_refused(
+    class_names: tuple[str, str, str], tmp_path: Path
+) -> None:
+    folder = export(tiny.model(), ["1"], tmp_path, random_operators((1, 2)))
+    (folder / own_code.CODE).write_text(own_code.render_code(*class_names))
+    with pytest.raises(LaminaError, match="not what this version of lamina"):
+        lamina.load(folder, device="cpu")
 
 
 def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
     """transformers would load the weights of the model that the adapter names."""
     tiny.model().save_pretrained(base_folder(tmp_path / "other"))
     tiny.model().save_pretrained(base_folder(tmp_path / "mine"))
-    named = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "other"), "r": 1}
-    (tmp_path / "mine/adapter_config.json").write_text(json.dumps(named))
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "other"), "r": 1}
+    (tmp_path / "mine/adapter_config.json").write_text(json.dumps(adapter))
     with pytest.raises(LaminaError, match="mine holds an adapter .*merge_and_unload"):
         lamina.load(tmp_path / "mine", device="cpu")
 
 
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:
-    source = source_of(base_folder(tmp_path / "base"), ["1"])
-    save.export_variant(tiny.model(), source, tmp_path / "x", random_patches((1, 2)))
-    model, _ = lamina.load(tmp_path / "x", device="cpu")
+    model = load_on_cpu(export(tiny.model(), ["1"], tmp_path, random_operators((1, 2))))
     with pytest.raises(LaminaError, match="itself an export"):
         remove_units(model, ["0"])
 
 
 @pytest.mark.parametrize(
-    ("units", "made", "pruned"),
+    ("units", "healing", "n_predicting_layers", "quantise_command"),
     [
-        (["10", "3"], {}, "llama-quantize --prune-layers 3,10 base-f16.gguf"),
-        (["3"], {"healing": "lora"}, None),  # the base's own weights are not the export's
-        (["3.mlp"], {}, None),
-        (["3"], {"predicts": 1}, None),
+        (["10", "3"], "none", 0, "llama-quantize --prune-layers 3,10 base-f16.gguf"),
+        (["3"], "lora", 0, None),  # the base's own weights are not the export's
+        (["3.mlp"], "none", 0, None),
+        (["3"], "none", 1, None),
     ],
 )
-def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
-    units: list[str], made: dict[str, Any], pruned: str | None, tmp_path: Path
+def test_the_card_prunes_a_gguf_where_removed_layers_are_the_whole_change(
+    units: list[str],
+    healing: str,
+    n_predicting_layers: int,
+    quantise_command: str | None,
+    tmp_path: Path,
 ) -> None:
-    base = tiny.model(depth=12, **({"num_nextn_predict_layers": 1} if made.get("predicts") else {}))
-    source = source_of(
-        base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"}
-    )
-    save.export_variant(base, source, tmp_path / "export")
-    card = (tmp_path / "export/README.md").read_text()
-    assert "convert_hf_to_gguf.py FOLDER" in card and "vllm serve FOLDER" in card
-    assert (pruned in card) if pruned else "prune-layers" not in card
+    base = tiny.model(depth=12, num_nextn_predict_layers=n_predicting_layers)
+    card = (export(base, units, tmp_path, healing=healing) / "README.md").read_text()
+    assert "convert_hf_to_gguf.py FOLDER" in card
+    assert "vllm serve FOLDER" in card
+    if quantise_command is None:
+        assert "prune-layers" not in card
+    else:
+        assert quantise_command in card
+
+
+ALTERNATING = ["sliding_attention", "full_attention"] * 6
+
+
+def model_with_windows(family: str) -> PreTrainedModel:
+    """Twelve layers, of which every other one has a sliding window; in Mistral all have one."""
+    if family == "mistral":
+        return tiny.model(family, depth=12)
+    if family == "gpt_oss":
+        return configurations.model(family, num_hidden_layers=12, layer_types=ALTERNATING)
+    return tiny.model(family, depth=12, layer_types=ALTERNATING)
 
 
 @pytest.mark.parametrize(
-    ("family", "units", "right"),
+    ("family", "units"),
     [
-        ("gemma3_text", ["1", "2"], True),  # one whole period
-        ("gemma3_text", ["10", "11"], True),  # the last layers
-        ("gemma3_text", ["3"], False),
-        ("gpt_oss", ["3"], False),
-        ("gemma3_text", ["1", "2", "5", "6"], True),  # two periods
-        ("mistral", ["3"], True),  # a window in all layers
+        ("gemma3_text", ["1", "2"]),  # one whole period
+        ("gemma3_text", ["1", "2", "5", "6"]),  # two periods
+        ("gemma3_text", ["10", "11"]),  # the last layers
+        ("mistral", ["3"]),  # a window in all layers
     ],
 )
-def test_the_card_names_other_programs_only_where_layers_keep_their_kinds(
-    family: str, units: list[str], right: bool, tmp_path: Path
+def test_the_card_names_other_programs_where_layers_keep_their_kinds(
+    family: str, units: list[str], tmp_path: Path
 ) -> None:
-    pattern = ["sliding_attention", "full_attention"] * 6
-    given = {} if family == "mistral" else {"layer_types": pattern}
-    made = (
-        configurations.model(family, num_hidden_layers=12, **given) if family == "gpt_oss" else None
-    )
-    base = made or tiny.model(family, depth=12, **given)
-    save.export_variant(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
-    types = json.loads((tmp_path / "export/config.json").read_text()).get("layer_types", [])
-    assert right == (types == pattern[: len(types)])
-    card = (tmp_path / "export/README.md").read_text()
-    assert ("convert_hf" in card) == right
-    assert (
-        ("Not to llama.cpp or vLLM" in card)
-        == (not right and family == "gpt_oss")
-        == ("vllm serve" not in card)
-    )
-    assert ("this cut shifts them: layer 3 is of another kind" in card) == (not right)
+    folder = export(model_with_windows(family), units, tmp_path)
+    layer_types = json.loads((folder / "config.json").read_text()).get("layer_types", [])
+    assert layer_types == ALTERNATING[: len(layer_types)]
+    card = (folder / "README.md").read_text()
+    assert "convert_hf" in card
+    assert "vllm serve" in card
+    assert "this cut shifts them" not in card
     assert ("prune-layers" in card) == (family == "mistral")
 
 
-def through(
-    module: Any, query: Any, key: Any, value: Any, mask: Any, **given: Any
+@pytest.mark.parametrize(("family", "vllm_follows"), [("gemma3_text", True), ("gpt_oss", False)])
+def test_the_card_warns_where_layers_change_their_kinds(
+    family: str, vllm_follows: bool, tmp_path: Path
+) -> None:
+    folder = export(model_with_windows(family), ["3"], tmp_path)
+    layer_types = json.loads((folder / "config.json").read_text())["layer_types"]
+    assert layer_types != ALTERNATING[: len(layer_types)]
+    card = (folder / "README.md").read_text()
+    assert "this cut shifts them: layer 3 is of another kind" in card
+    assert "convert_hf" not in card
+    assert "prune-layers" not in card
+    assert ("vllm serve" in card) == vllm_follows
+    assert ("Not to llama.cpp or vLLM" in card) == (not vllm_follows)
+
+
+def attend_like_vllm(
+    module: Any, query: Any, key: Any, value: Any, mask: Any, **arguments: Any
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention in the place where vLLM puts its own; `mine` is what the model was called with."""
-    module.config.seen[module.layer_idx] = given["mine"]
-    scores = query @ key.repeat_interleave(query.shape[1] // key.shape[1], 1).mT * given["scaling"]
-    ahead = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
-    weights = scores.masked_fill(ahead, -torch.inf).softmax(-1)
-    return (weights @ value.repeat_interleave(query.shape[1] // value.shape[1], 1)).transpose(
-        1, 2
-    ), None
+    """Causal attention where vLLM puts its own; records `attn_metadata`, an argument of vLLM's."""
+    module.config.recorded[module.layer_idx] = arguments["attn_metadata"]
+    heads_per_key = query.shape[1] // key.shape[1]
+    keys = key.repeat_interleave(heads_per_key, 1)
+    values = value.repeat_interleave(heads_per_key, 1)
+    scores = query @ keys.mT * arguments["scaling"]
+    is_later = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(is_later, -torch.inf).softmax(-1)
+    return (weights @ values).transpose(1, 2), None
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2"])
 def test_the_code_of_an_export_has_what_the_transformers_backend_of_vllm_builds_on(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks AutoModel for the classes, sets the attention through the configuration and loads weights by their names.
+    """vLLM asks AutoModel for the classes, sets the attention and loads weights by their names.
 
-    Base class of 0.33.0: vllm/model_executor/models/transformers/base.py, choice of it: models/registry.py.
+    Its base class in 0.33.0: vllm/model_executor/models/transformers/base.py, chosen by
+    models/registry.py.
     """
-    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", through)
-    base, ids = tiny.model(family), tiny.tokens()[:, :8]
-    folder, trust = tmp_path / "export", {"trust_remote_code": True}
-    save.export_variant(
-        base,
-        source_of(base_folder(tmp_path / "base"), ["1", "4"]),
-        folder,
-        random_patches((1, 2), (4, 5)),
-    )
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "vllm", attend_like_vllm)
+    base = tiny.model(family)
+    token_ids = tiny.tokens()[:, :8]
+    patches = random_operators((1, 2), (4, 5))
+    folder = export(base, ["1", "4"], tmp_path, patches)
     assert "vllm serve FOLDER --trust-remote-code" in (folder / "README.md").read_text()
-    config: Any = AutoConfig.from_pretrained(folder, **trust)
-    assert next(name for name in config.auto_map if name.startswith("AutoModel")) == "AutoModel"
+
+    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    auto_classes = [name for name in config.auto_map if name.startswith("AutoModel")]
+    assert auto_classes[0] == "AutoModel"
     config._attn_implementation = "vllm"
-    model = AutoModel.from_config(config, **trust).eval()
-    assert type(model).is_backend_compatible() and model.base_model_prefix == base.base_model_prefix
-    stored, inside = load_file(folder / "model.safetensors"), f"{base.base_model_prefix}."
-    lost = model.load_state_dict(
-        {name.removeprefix(inside): value for name, value in stored.items()}, strict=False
-    )
-    assert not lost.missing_keys and set(lost.unexpected_keys) <= {"lm_head.weight"}
-    config.seen = {}
-    places = torch.arange(ids.shape[1])[None]
+    model = AutoModel.from_config(config, trust_remote_code=True).eval()
+    assert type(model).is_backend_compatible()
+    assert model.base_model_prefix == base.base_model_prefix
+
+    prefix = f"{base.base_model_prefix}."
+    weights = {}
+    for name, weight in load_file(folder / "model.safetensors").items():
+        weights[name.removeprefix(prefix)] = weight
+    mismatch = model.load_state_dict(weights, strict=False)
+    assert not mismatch.missing_keys
+    assert set(mismatch.unexpected_keys) <= {"lm_head.weight"}
+
+    config.recorded = {}
+    arguments = {"position_ids": torch.arange(8)[None], "attn_metadata": "pages"}
     with torch.no_grad():
-        stream = model(ids, position_ids=places, use_cache=False, return_dict=False, mine="given")[
-            0
-        ]
-    assert config.seen == dict.fromkeys(range(3), "given")
-    expected = materialise(base, plan_of(["1", "4"]), random_patches((1, 2), (4, 5)))
-    torch.testing.assert_close(
-        base.get_output_embeddings()(stream), logits(expected, ids), atol=1e-5, rtol=1e-5
-    )
-    ours = AutoModel.from_pretrained(folder, **trust)
-    torch.testing.assert_close(
-        ours(ids, use_cache=False).last_hidden_state, stream, atol=1e-5, rtol=1e-5
-    )
+        outputs = model(token_ids, use_cache=False, return_dict=False, **arguments)
+    stream = outputs[0]
+    assert config.recorded == {0: "pages", 1: "pages", 2: "pages"}
+    variant = materialise(base, plan_of(["1", "4"]), patches)
+    expected_logits = compute_logits(variant, token_ids)
+    found_logits = base.get_output_embeddings()(stream)
+    torch.testing.assert_close(found_logits, expected_logits, atol=1e-5, rtol=1e-5)
+
+    transformers_model = AutoModel.from_pretrained(folder, trust_remote_code=True)
+    last_state = transformers_model(token_ids, use_cache=False).last_hidden_state
+    torch.testing.assert_close(last_state, stream, atol=1e-5, rtol=1e-5)
+
+
+def test_the_card_of_an_export_with_code_says_that_vllm_runs_it(tmp_path: Path) -> None:
+    folder = export(tiny.model(), ["1.mlp"], tmp_path, form="code")
+    assert "vllm serve FOLDER --trust-remote-code" in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
-    ("family", "units", "words"),
+    ("family", "units", "reason"),
     [
         ("llama", ["1.attention"], "wants attention in every layer, and layer 1 has none"),
-        ("llama", ["1.mlp"], "vllm serve FOLDER --trust-remote-code"),
         ("bloom", ["1.mlp"], "not called in the way that vLLM's Transformers backend replaces"),
         ("gpt2", ["1.mlp"], "not called in the way that vLLM's Transformers backend replaces"),
     ],
 )
-def test_the_card_of_an_export_with_code_says_whether_vllm_runs_it(
-    family: str, units: list[str], words: str, tmp_path: Path
+def test_the_card_of_an_export_with_code_says_why_vllm_does_not_run_it(
+    family: str, units: list[str], reason: str, tmp_path: Path
 ) -> None:
-    source = source_of(base_folder(tmp_path / "base"), units)
-    save.export_variant(tiny.model(family), source, tmp_path / "export", form="code")
-    card = (tmp_path / "export/README.md").read_text()
-    assert words in card and ("vllm serve" in card) == words.startswith("vllm serve")
+    folder = export(tiny.model(family), units, tmp_path, form="code")
+    card = (folder / "README.md").read_text()
+    assert reason in card
+    assert "vllm serve" not in card
 
 
-@pytest.mark.parametrize(
-    ("what", "options", "words"),
-    [
-        ("nothing", {}, "neither a folder with config.json nor known"),
-        ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
-        (
-            "tiny/words/cosine/removed=3/none/none",
-            {},
-            "make export VARIANT=tiny/words/cosine/removed=3/none/none",
-        ),
-        ("tiny/words/cosine/removed=2/none/long", {}, "has not been made"),
-        ("tiny/words/cosin/removed=2/none/none", {}, "Did you mean 'cosine'"),
-        ("tiny/words/cosine/removed=2/gost/none", {}, "Did you mean 'ghost'"),
-        ("tiny", {"dtype": "float8"}, "dtype: 'float8'"),
-        ("tiny", {"device": "cpu", "device_map": "auto"}, "not both"),
-    ],
-)
-def test_what_cannot_be_loaded_is_explained(
-    results: Path, what: str, options: Any, words: str
-) -> None:
-    with pytest.raises(LaminaError, match=words):
-        lamina.load(what, results, **options)
-
-
-def test_weights_in_four_bits_are_near_those_of_the_folder(tmp_path: Path) -> None:
-    """Each to half a step of its block. Rows that end within a block are whole where a processor computes."""
-    dequantised = pytest.importorskip("bitsandbytes.functional").dequantize_4bit
-    folder = base_folder(tmp_path / "base")
-    tiny.model(hidden_size=64, intermediate_size=160).save_pretrained(folder)
-    whole, small = (
-        lamina.load(folder, dtype="float32", load_in_4bit=four)[0] for four in (False, True)
-    )
-    for name, module in small.named_modules():
-        if type(module).__name__ == "Linear4bit":
-            wanted = whole.get_submodule(name).weight
-            found = dequantised(module.weight.data, module.weight.quant_state).to(wanted.device)
-            scale = wanted.reshape(-1, 64).abs().amax(1, keepdim=True)
-            assert ((found - wanted).reshape(-1, 64).abs() <= scale / 6 + 1e-6).all(), name
-    mlp = layers_of(small)[0].mlp
-    assert type(mlp.up_proj).__name__ == "Linear4bit" and type(small.lm_head).__name__ == "Linear"
-    if small.device.type == "cpu":
-        assert type(mlp.down_proj).__name__ == "Linear"
-    assert small(tiny.tokens().to(small.device)).logits.isfinite().all()
-
-
-def test_a_device_map_is_applied_after_the_surgery(results: Path) -> None:
-    ids, name = tiny.tokens(), "tiny/words/cosine/removed=2/ghost/lora"
-    mapped, _ = lamina.load(name, results, device_map={"": "cpu"})
-    torch.testing.assert_close(
-        logits(mapped, ids), logits(lamina.load(name, results, device="cpu")[0], ids)
-    )
-
-
-def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_path: Path) -> None:
-    base, ids = tiny.model(), tiny.tokens()
+def test_a_patch_stays_in_float32_through_an_export_with_float16_weights(tmp_path: Path) -> None:
+    base = tiny.model()
+    token_ids = tiny.tokens()
     for parameter in base.parameters():
         parameter.data = parameter.data.half()
     # Entries below float16's smallest number, on channels where the stream is large.
-    patches = {(1, 2): Patch(torch.full((32, 32), 1e-9), torch.full((32,), 1e-9))}
+    operator = torch.full((32, 32), 1e-9)
+    patches = {(1, 2): Patch(operator, torch.full((32,), 1e-9))}
     variant = materialise(base, plan_of(["1"]), patches)
-    save.export_variant(
-        base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches
+
+    folder = export(base, ["1"], tmp_path, patches)
+    reloaded = load_on_cpu(folder)
+
+    stored = load_file(folder / "model.safetensors")["model.layers.1.patch_operator"]
+    for tensor in (stored, layers_of(variant)[1].patch_operator):
+        assert tensor.dtype == torch.float32
+        assert torch.equal(tensor, operator)
+    assert torch.equal(layers_of(reloaded)[1].patch_operator, operator)
+    assert reloaded.dtype == torch.float16
+    torch.testing.assert_close(
+        compute_logits(reloaded, token_ids), compute_logits(variant, token_ids)
     )
-    stored = load_file(tmp_path / "export/model.safetensors")["model.layers.1.patch_operator"]
-    again, _ = lamina.load(tmp_path / "export", device="cpu")
-    for tensor in (
-        layers_of(variant)[1].patch_operator,
-        stored,
-        layers_of(again)[1].patch_operator,
-    ):
-        assert tensor.dtype == torch.float32 and torch.equal(tensor, patches[1, 2].operator)
-    assert again.dtype == torch.float16
-    torch.testing.assert_close(logits(again, ids), logits(variant, ids))
 
 
-def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
-    for family in ("llama", "gpt2", "gemma2"):
-        base, ids, patches = tiny.model(family), tiny.tokens(), random_patches((1, 3))
-        random_adapter(base, ["1", "2"], tmp_path / f"{family}-adapter")
-        folder, source = tmp_path / family, source_of(base_folder(tmp_path / "base"), ["1", "2"])
-        assert (
-            save.export_variant(base, source, folder, patches, tmp_path / f"{family}-adapter")
-            == "code"
-        )
-        expected = materialise(base, plan_of(["1", "2"]), patches, tmp_path / f"{family}-adapter")
-        torch.testing.assert_close(
-            logits(lamina.load(folder, device="cpu")[0], ids), logits(expected, ids)
-        )
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_an_export_holds_patch_and_adapter_together(family: str, tmp_path: Path) -> None:
+    base = tiny.model(family)
+    token_ids = tiny.tokens()
+    patches = random_operators((1, 3))
+    adapter = tmp_path / "adapter"
+    random_adapter(base, ["1", "2"], adapter)
+
+    folder = export(base, ["1", "2"], tmp_path, patches, adapter)
+
+    variant = materialise(base, plan_of(["1", "2"]), patches, adapter)
+    torch.testing.assert_close(
+        compute_logits(load_on_cpu(folder), token_ids), compute_logits(variant, token_ids)
+    )
 
 
 @pytest.mark.parametrize("units", [["1.attention", "3.attention"], ["1.mlp", "2.mlp"]])
 @pytest.mark.parametrize("family", ["llama", "opt", "gpt2"])
-def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(
+def test_removed_sublayers_and_an_adapter_make_a_stock_checkpoint(
     family: str, units: list[str], tmp_path: Path
 ) -> None:
-    base, ids = tiny.model(family), tiny.tokens()
-    random_adapter(base, units, tmp_path / "adapter")
-    source = source_of(base_folder(tmp_path / "base"), units, healing="lora")
-    assert (
-        save.export_variant(base, source, tmp_path / "export", adapter=tmp_path / "adapter")
-        == "stock"
-    )
-    expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
+    base = tiny.model(family)
+    token_ids = tiny.tokens()
+    adapter = tmp_path / "adapter"
+    random_adapter(base, units, adapter)
+
+    folder = export(base, units, tmp_path, adapter=adapter, healing="lora")
+
+    assert not (folder / own_code.CODE).exists()
+    assert "saves neither memory nor time" in (folder / "README.md").read_text()
+    variant = materialise(base, plan_of(units), None, adapter)
     torch.testing.assert_close(
-        logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected
+        compute_logits(load_on_cpu(folder), token_ids), compute_logits(variant, token_ids)
     )
-    assert "saves neither memory nor time" in (tmp_path / "export/README.md").read_text()
 
 
-def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_path: Path) -> None:
+def test_an_export_has_shards_tokenizer_licence_and_generation_settings(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
-    (tmp_path / "base/generation_config.json").write_text(
-        '{"temperature": 0.3, "do_sample": false}'
-    )
-    assert (
-        save.export_variant(tiny.model(), source, tmp_path / "export", max_shard_size="30KB")
-        == "stock"
-    )
-    names = {path.name for path in (tmp_path / "export").iterdir()}
-    assert {
+    settings = '{"temperature": 0.3, "do_sample": false}'
+    (tmp_path / "base/generation_config.json").write_text(settings)
+    folder = tmp_path / "export"
+
+    form = save.export_variant(tiny.model(), source, folder, max_shard_size="30KB")
+
+    assert form == "stock"
+    file_names = {file.name for file in folder.iterdir()}
+    assert file_names > {
         "model.safetensors.index.json",
         "tokenizer.json",
         "LICENSE",
         "mergekit.yaml",
         "README.md",
-    } < names
-    shards = sorted((tmp_path / "export").glob("model-*-of-*.safetensors"))
-    assert len(shards) > 2 and all(shard.stat().st_size < 40_000 for shard in shards)
-    assert (
-        json.loads((tmp_path / "export/generation_config.json").read_text())["temperature"] == 0.3
-    )
+    }
+    shard_bytes = [file.stat().st_size for file in folder.glob("model-*-of-*.safetensors")]
+    assert len(shard_bytes) > 2
+    assert max(shard_bytes) < 40_000
+    assert json.loads((folder / "generation_config.json").read_text())["temperature"] == 0.3
     assert not list(tmp_path.glob(".*"))
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
-    source = source_of(base_folder(tmp_path / "base"), ["1"])
-    for _ in range(2):
-        save.export_variant(tiny.model(), source, tmp_path / "export")
+    export(tiny.model(), ["1"], tmp_path)
+    (tmp_path / "export/notes.txt").write_text("of the earlier export")
+    folder = export(tiny.model(), ["1"], tmp_path)
+    assert not (folder / "notes.txt").exists()
+
+    source = source_of(tmp_path / "base", ["1"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("years of work")
     with pytest.raises(LaminaError, match="not empty and is not an export"):
         save.export_variant(tiny.model(), source, tmp_path / "mine")
+    assert (tmp_path / "mine/thesis.txt").read_text() == "years of work"
 
 
 def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None:
-    source = source_of(base_folder(tmp_path / "base"), ["1"])
     with pytest.raises(LaminaError, match="no place for a patch"):
-        save.export_variant(
-            tiny.model(), source, tmp_path / "export", random_patches((1, 2)), form="stock"
-        )
+        export(tiny.model(), ["1"], tmp_path, random_operators((1, 2)), form="stock")
     assert not (tmp_path / "export").exists()
 
 
-def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
-    tmp_path: Path,
-) -> None:
-    row = {
+def benchmark_row(n_removed: int, accuracy: float, stderr: float) -> dict[str, Any]:
+    return {
         "task": "recall",
         "metric": "acc",
         "n_samples": 400,
         "n_shot": 0,
         "higher_is_better": True,
+        "removed": n_removed,
+        "value": accuracy,
+        "stderr": stderr,
     }
-    rows = [
-        row | {"removed": 0, "value": 0.9, "stderr": 0.015},
-        row | {"removed": 1, "value": 0.8, "stderr": 0.02},
-    ]
+
+
+def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
+    tmp_path: Path,
+) -> None:
+    rows = [benchmark_row(0, 0.9, 0.015), benchmark_row(1, 0.8, 0.02)]
     source = source_of(base_folder(tmp_path / "base"), ["3"], repair="ghost", benchmarks=rows)
-    save.export_variant(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
-    text = (tmp_path / "export/README.md").read_text()
-    head = yaml.safe_load(text.split("---")[1])
-    assert (
-        head["license"] == "apache-2.0"
-        and head["base_model"] == "lab/words"
-        and "custom_code" in head["tags"]
-    )
-    for words in (
-        "revision `main`",
-        "| 1 | `3` | 0.25 |",
-        "strategy `one_shot`",
-        "Patch `ghost`",
-        "4 of its 5 layers",
-    ):
-        assert words in text
-    assert "| recall | acc | higher | 0.9 ± 0.015 | 0.8 ± 0.02 | 400 | 0 |" in text
-    assert str(tmp_path) not in text and "trust_remote_code=True" in text
+    folder = tmp_path / "export"
+    save.export_variant(tiny.model(), source, folder, random_operators((3, 4)))
+
+    card = (folder / "README.md").read_text()
+    metadata = yaml.safe_load(card.split("---")[1])
+    assert metadata["license"] == "apache-2.0"
+    assert metadata["base_model"] == "lab/words"
+    assert "custom_code" in metadata["tags"]
+    assert "revision `main`" in card
+    assert "| 1 | `3` | 0.25 |" in card
+    assert "strategy `one_shot`" in card
+    assert "Patch `ghost`" in card
+    assert "4 of its 5 layers" in card
+    assert "| recall | acc | higher | 0.9 ± 0.015 | 0.8 ± 0.02 | 400 | 0 |" in card
+    assert "trust_remote_code=True" in card
+    assert str(tmp_path) not in card
 
 
-def follow(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
-    """A passthrough merge as mergekit defines it: slices of layers one after another, some weights scaled."""
-    built, layers = share_weights(base), []
-    for part in recipe["slices"]:
-        (source,) = part["sources"]
-        for number in range(*source["layer_range"]):
-            layer = share_weights(base).get_submodule(f"model.layers.{number}")
+def merge_slices(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
+    """A passthrough merge as mergekit defines it: slices of layers in turn, some weights scaled."""
+    layers: list[torch.nn.Module] = []
+    for recipe_slice in recipe["slices"]:
+        (source,) = recipe_slice["sources"]
+        scale_rules = source.get("parameters", {}).get("scale", [{"value": 1.0}])
+        for layer_index in range(*source["layer_range"]):
+            layer = layers_of(share_weights(base))[layer_index]
             for name, weight in layer.named_parameters():
-                rules = source.get("parameters", {}).get("scale", [{"value": 1.0}])
-                scale = next(rule["value"] for rule in rules if rule.get("filter", "") in name)
-                weight.data = weight.data * scale
+                matching = [rule for rule in scale_rules if rule.get("filter", "") in name]
+                weight.data = weight.data * matching[0]["value"]
             layer.self_attn.layer_idx = len(layers)
             layers.append(layer)
-    built.model.layers = torch.nn.ModuleList(layers)
-    built.config.num_hidden_layers = len(layers)
-    return built
+    merged = share_weights(base)
+    merged.model.layers = torch.nn.ModuleList(layers)
+    merged.config.num_hidden_layers = len(layers)
+    return merged
 
 
 @pytest.mark.parametrize("units", [["1", "3"], ["0", "1", "4"], ["2.attention", "3.mlp"]])
 def test_the_mergekit_recipe_makes_the_same_cut(units: list[str], tmp_path: Path) -> None:
-    base, ids = tiny.model(), tiny.tokens()
-    save.export_variant(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export")
-    recipe = yaml.safe_load((tmp_path / "export/mergekit.yaml").read_text())
+    base = tiny.model()
+    token_ids = tiny.tokens()
+    recipe = yaml.safe_load((export(base, units, tmp_path) / "mergekit.yaml").read_text())
+
     assert recipe["merge_method"] == "passthrough"
-    assert {part["sources"][0]["model"] for part in recipe["slices"]} == {"lab/words@main"}
-    expected = logits(materialise(base, plan_of(units)), ids)
-    torch.testing.assert_close(logits(follow(recipe, base), ids), expected)
+    for recipe_slice in recipe["slices"]:
+        assert recipe_slice["sources"][0]["model"] == "lab/words@main"
+    merged_logits = compute_logits(merge_slices(recipe, base), token_ids)
+    expected_logits = compute_logits(materialise(base, plan_of(units)), token_ids)
+    torch.testing.assert_close(merged_logits, expected_logits)
