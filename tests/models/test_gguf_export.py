@@ -1,4 +1,4 @@
-"""A variant as a GGUF file: the base model's own bits, and nothing that this form has no place for."""
+"""A variant as a GGUF file has the bits of the base model's file, and is refused if it is no cut."""
 
 from pathlib import Path
 from typing import Any
@@ -12,156 +12,176 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.dequantise import read_model
 from lamina.models.export import gguf_file, save
+from lamina.models.export.card import BaseSource
 from lamina.models.export.check import check_export
-from tests.families.test_families import base_folder, source_of
 from tests.given import gguf_files, tiny
+from tests.given.variants import base_folder, compute_logits, source_of
 
-DEPTH = gguf_files.LAYERS
-KEPT = [0, 2]
+KEPT_LAYERS = [0, 2]
 
 
-def given(
-    tmp_path: Path, units: list[str], **names: str
-) -> tuple[PreTrainedModel, save.BaseSource]:
-    """The model of a GGUF file as lamina reads it, and a variant of it."""
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The GGUF file of the base model."""
     gguf_files.write(tmp_path / "tiny.gguf")
-    source = source_of(base_folder(tmp_path / "base"), units, **names)
-    manifest = {
-        **source.manifest,
-        "source": str(tmp_path / "tiny.gguf"),
-        "revision": None,
-        "dtype": "float32",
-    }
-    base = read_model(tmp_path / "tiny.gguf", "auto", "source")
-    return base, save.BaseSource(source.variant, manifest, source.plan)
+    return tmp_path / "tiny.gguf"
 
 
-def values(reader: GGUFReader) -> dict[str, Any]:
-    return {
-        name: field.contents()
-        for name, field in reader.fields.items()
-        if not name.startswith("GGUF.")
-    }
+def read_file(file: Path) -> PreTrainedModel:
+    return read_model(file, "auto", "source")
 
 
-def test_the_file_holds_the_bits_of_the_base_and_is_the_cut_model(tmp_path: Path) -> None:
-    base, source = given(tmp_path, ["1"])
-    assert save.export_variant(base, source, tmp_path / "export", form="gguf") == "gguf"
-    assert {file.name for file in (tmp_path / "export").iterdir()} == {
-        "model.gguf",
-        "README.md",
-        "lamina.json",
-    }
-    before, after = GGUFReader(tmp_path / "tiny.gguf"), GGUFReader(tmp_path / "export/model.gguf")
-    left = {tensor.name: tensor for tensor in after.tensors}
-    renamed = {f"blk.{old}.": f"blk.{new}." for new, old in enumerate(KEPT)}
-    for tensor in before.tensors:
-        start = tensor.name[: len("blk.0.")] if tensor.name.startswith("blk.") else ""
-        if start != "blk.1.":
-            twin = left.pop(renamed.get(start, "") + tensor.name[len(start) :])
-            assert (
-                twin.tensor_type == tensor.tensor_type
-                and twin.data.tobytes() == tensor.data.tobytes()
-            )
-    assert not left
-    assert values(after) == values(before) | {"llama.block_count": len(KEPT)}
-    # Against layers taken out by hand from the model that the writer of the file has.
-    wanted = gguf_files.write(tmp_path / "again.gguf")
-    del wanted.model.layers[1]
-    wanted.model.layers[1].self_attn.layer_idx = 1
-    ids = torch.arange(3, 43).reshape(2, 20)
-    found = read_model(tmp_path / "export/model.gguf", "auto", "source")
-    with torch.no_grad():
-        torch.testing.assert_close(
-            found(ids).logits, wanted(ids, use_cache=False).logits, rtol=1e-4, atol=1e-4
-        )
+def cut_source(file: Path, units: list[str], **methods: str) -> BaseSource:
+    """A variant of the model in a GGUF file."""
+    source = source_of(base_folder(file.parent / "base"), units, **methods)
+    gguf_entries = {"source": str(file), "revision": None, "dtype": "float32"}
+    return BaseSource(source.variant, {**source.manifest, **gguf_entries}, source.plan)
 
 
-def test_its_card_says_what_loads_it_and_that_of_a_checkpoint_what_it_costs(tmp_path: Path) -> None:
-    base, source = given(tmp_path, ["1"])
-    save.export_variant(base, source, tmp_path / "file", form="gguf")
-    save.export_variant(base, source, tmp_path / "floats")
-    file, floats = ((tmp_path / name / "README.md").read_text() for name in ("file", "floats"))
-    assert "# tiny.gguf without 1 layer\n" in file and "llama-cli -m FOLDER/model.gguf" in file
-    assert 'gguf_file="model.gguf"' in file and "prune-layers" not in file and "vllm" not in file
-    sizes = [
-        (tmp_path / name).stat().st_size / 1e6 for name in ("floats/model.safetensors", "tiny.gguf")
-    ]
-    assert "take {:.1f} MB, the GGUF file of the base model {:.1f} MB".format(*sizes) in floats
-    assert (
-        "dtype: bfloat16" in floats and f"make export VARIANT={source.variant} FORM=gguf" in floats
-    )
-    assert "prune-layers" not in floats
-    assert "tiny.gguf" not in (tmp_path / "floats/mergekit.yaml").read_text()
+def read_settings(file: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for name, field in GGUFReader(file).fields.items():
+        if not name.startswith("GGUF."):
+            settings[name] = field.contents()
+    return settings
+
+
+def read_tensors(file: Path) -> dict[str, tuple[int, bytes]]:
+    """The number format and the bits of each tensor."""
+    tensors: dict[str, tuple[int, bytes]] = {}
+    for tensor in GGUFReader(file).tensors:
+        tensors[tensor.name] = (tensor.tensor_type, tensor.data.tobytes())
+    return tensors
+
+
+def test_the_file_holds_the_bits_of_the_base_without_the_removed_layer(
+    file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    form = save.export_variant(read_file(file), cut_source(file, ["1"]), folder, form="gguf")
+
+    assert form == "gguf"
+    assert {path.name for path in folder.iterdir()} == {"model.gguf", "README.md", "lamina.json"}
+    expected_tensors: dict[str, tuple[int, bytes]] = {}
+    for name, content in read_tensors(file).items():
+        if not name.startswith("blk.1."):
+            expected_tensors[name.replace("blk.2.", "blk.1.")] = content
+    assert read_tensors(folder / "model.gguf") == expected_tensors
+    expected_settings = read_settings(file) | {"llama.block_count": 2}
+    assert read_settings(folder / "model.gguf") == expected_settings
+
+
+def test_the_file_is_the_model_whose_layer_was_taken_out_by_hand(tmp_path: Path) -> None:
+    original = gguf_files.write(tmp_path / "tiny.gguf")
+    del original.model.layers[1]
+    original.model.layers[1].self_attn.layer_idx = 1
+
+    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT_LAYERS)
+
+    token_ids = torch.arange(3, 43).reshape(2, 20)
+    found_logits = compute_logits(read_file(tmp_path / "cut.gguf"), token_ids)
+    expected_logits = compute_logits(original, token_ids)
+    torch.testing.assert_close(found_logits, expected_logits, rtol=1e-4, atol=1e-4)
+
+
+def test_the_card_says_what_loads_the_file(file: Path, tmp_path: Path) -> None:
+    source = cut_source(file, ["1"])
+    save.export_variant(read_file(file), source, tmp_path / "export", form="gguf")
+    card = (tmp_path / "export/README.md").read_text()
+    assert "# tiny.gguf without 1 layer\n" in card
+    assert "llama-cli -m FOLDER/model.gguf" in card
+    assert 'gguf_file="model.gguf"' in card
+    assert "prune-layers" not in card
+    assert "vllm" not in card
+
+
+def test_the_card_of_a_checkpoint_says_how_much_larger_it_is_than_the_file(
+    file: Path, tmp_path: Path
+) -> None:
+    source = cut_source(file, ["1"])
+    folder = tmp_path / "export"
+    save.export_variant(read_file(file), source, folder)
+
+    card = (folder / "README.md").read_text()
+    checkpoint_mb = (folder / "model.safetensors").stat().st_size / 1e6
+    file_mb = file.stat().st_size / 1e6
+    sizes = f"take {checkpoint_mb:.1f} MB, the GGUF file of the base model {file_mb:.1f} MB"
+    assert sizes in card
+    assert "dtype: bfloat16" in card
+    assert f"make export VARIANT={source.variant} FORM=gguf" in card
+    assert "prune-layers" not in card
+    assert "tiny.gguf" not in (folder / "mergekit.yaml").read_text()
 
 
 def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
-    more = {
+    settings = {
         "llama.feed_forward_length": [5, 6, 7],
+        "llama.flags": [True, False, True],
         "llama.rope.sections": [1, 2],
         "general.tags": ["a", "b", "c"],
     }
-    gguf_files.write(tmp_path / "tiny.gguf", extra_fields=more)
-    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
-    found = values(GGUFReader(tmp_path / "cut.gguf"))
-    assert found["llama.feed_forward_length"] == [5, 7]
-    assert (found["llama.rope.sections"], found["general.tags"]) == ([1, 2], ["a", "b", "c"])
+    gguf_files.write(tmp_path / "tiny.gguf", more=settings)
+
+    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT_LAYERS)
+
+    cut_settings = read_settings(tmp_path / "cut.gguf")
+    assert cut_settings["llama.feed_forward_length"] == [5, 7]
+    assert cut_settings["llama.flags"] == [True, True]
+    assert cut_settings["llama.rope.sections"] == [1, 2]
+    assert cut_settings["general.tags"] == ["a", "b", "c"]
+    assert cut_settings["tokenizer.ggml.tokens"] == gguf_files.TOKENS
 
 
-def test_shards_become_one_file_without_the_removed_layers(tmp_path: Path) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", n_shards=3)
-    gguf_files.write(tmp_path / "whole.gguf")
-    gguf_file.copy_layers(sorted(tmp_path.glob("tiny-*"))[0], tmp_path / "cut.gguf", KEPT)
-    gguf_file.copy_layers(tmp_path / "whole.gguf", tmp_path / "expected.gguf", KEPT)
-    found, expected = (GGUFReader(tmp_path / name) for name in ("cut.gguf", "expected.gguf"))
-    assert values(found) == values(expected)
-    tensors = {tensor.name: tensor.data.tobytes() for tensor in found.tensors}
-    assert tensors == {tensor.name: tensor.data.tobytes() for tensor in expected.tensors}
+def test_tensors_keep_their_number_format(tmp_path: Path) -> None:
+    bias = np.ones(3, np.float16)
+    gguf_files.write(tmp_path / "tiny.gguf", more={"x.bias": bias})
+    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT_LAYERS)
+    assert GGUFReader(tmp_path / "cut.gguf").tensors[-1].data.dtype == np.float16
+
+
+def test_shards_become_one_file_without_the_removed_layers(file: Path, tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "shards.gguf", n_shards=3)
+    first_shard = sorted(tmp_path.glob("shards-*"))[0]
+    gguf_file.copy_layers(first_shard, tmp_path / "cut.gguf", KEPT_LAYERS)
+    gguf_file.copy_layers(file, tmp_path / "expected.gguf", KEPT_LAYERS)
+    assert read_settings(tmp_path / "cut.gguf") == read_settings(tmp_path / "expected.gguf")
+    assert read_tensors(tmp_path / "cut.gguf") == read_tensors(tmp_path / "expected.gguf")
 
 
 @pytest.mark.parametrize(
-    ("units", "names", "words"),
+    ("units", "methods", "message"),
     [
         (["1"], {"repair": "ghost"}, "quantised anew. Leave FORM out"),
         (["1"], {"healing": "lora"}, "quantised anew. Leave FORM out"),
         (["1.mlp"], {}, "no place for half a layer"),
     ],
 )
-def test_what_is_no_cut_is_refused(
-    tmp_path: Path, units: list[str], names: dict[str, str], words: str
+def test_a_variant_that_is_not_layers_taken_out_is_refused(
+    file: Path, tmp_path: Path, units: list[str], methods: dict[str, str], message: str
 ) -> None:
-    base, source = given(tmp_path, units, **names)
-    with pytest.raises(LaminaError, match=words):
-        save.export_variant(base, source, tmp_path / "export", form="gguf")
+    source = cut_source(file, units, **methods)
+    with pytest.raises(LaminaError, match=message):
+        save.export_variant(read_file(file), source, tmp_path / "export", form="gguf")
     assert not (tmp_path / "export").exists()
 
 
-def test_a_checkpoint_and_a_pattern_that_the_cut_shifts_are_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_is_not_exported_as_a_gguf_file(tmp_path: Path) -> None:
+    source = source_of(base_folder(tmp_path / "base"), ["1"])
     with pytest.raises(LaminaError, match="no GGUF file.*convert_hf_to_gguf"):
-        source = source_of(base_folder(tmp_path / "base"), ["1"])
         save.export_variant(tiny.model(), source, tmp_path / "export", form="gguf")
+
+
+def test_a_cut_that_shifts_the_pattern_of_layers_is_refused(tmp_path: Path) -> None:
     base = tiny.model("gemma3_text")
     with pytest.raises(LaminaError, match="this cut shifts the pattern"):
         gguf_file.save_gguf(base, base, [0, 2, 3], tmp_path / "tiny.gguf", tmp_path / "export")
 
 
-def test_a_file_that_is_another_model_is_refused(tmp_path: Path) -> None:
-    """The check sees a layer too few, and the same layers in another order."""
-    base, _ = given(tmp_path, ["1"])
-    for kept in ([0, 2], [0, 2, 1]):
-        gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "other.gguf", kept)
-        with pytest.raises(LaminaError, match="does not load back as the same model"):
-            check_export(base, base, lambda: read_model(tmp_path / "other.gguf", "auto", "source"))
-
-
-def test_numbers_that_are_no_floats_survive(tmp_path: Path) -> None:
-    """A list of texts and one of flags keep their types."""
-    gguf_files.write(
-        tmp_path / "tiny.gguf",
-        extra_fields={"llama.flags": [True, False, True], "x.bias": np.ones(3, np.float16)},
-    )
-    gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT)
-    reader = GGUFReader(tmp_path / "cut.gguf")
-    assert reader.fields["llama.flags"].contents() == [True, True]
-    assert reader.fields["tokenizer.ggml.tokens"].contents() == gguf_files.TOKENS
-    assert reader.tensors[-1].data.dtype == np.float16
+@pytest.mark.parametrize("kept_layers", [[0, 2], [0, 2, 1]], ids=["too few", "out of order"])
+def test_a_file_that_is_another_model_is_refused(
+    file: Path, tmp_path: Path, kept_layers: list[int]
+) -> None:
+    base = read_file(file)
+    gguf_file.copy_layers(file, tmp_path / "other.gguf", kept_layers)
+    with pytest.raises(LaminaError, match="does not load back as the same model"):
+        check_export(base, base, lambda: read_file(tmp_path / "other.gguf"))
