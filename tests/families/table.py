@@ -1,6 +1,7 @@
-"""The table of docs/families.md: `python -m tests.families.table` tries every type and writes it anew.
+"""The table of docs/families.md: `python -m tests.families.table` tries every type and writes it.
 
-With names of types it tries those alone and keeps the other rows. A new version of transformers is a rerun and a diff.
+With names of types it tries those alone and keeps the other rows. A new version of transformers is
+a rerun and a diff.
 """
 
 import argparse
@@ -15,18 +16,21 @@ from pathlib import Path
 import torch
 import transformers
 
+from tests import ROOT
 from tests.families import configurations, trials
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
-_BEGIN, _END = "<!-- every type: begin -->\n", "<!-- every type: end -->\n"
-_TITLES = ["`model_type`", *trials.TRIALS, "why not"]
-HEAD = f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}\n"
-_WORDS = 160  # characters of a reason
+PAGE = ROOT / "docs" / "families.md"
+BEGIN_MARK = "<!-- every type: begin -->\n"
+END_MARK = "<!-- every type: end -->\n"
+TITLES = ["`model_type`", *trials.TRIALS, "why not"]
+HEAD = f"| {' | '.join(TITLES)} |\n|{'---|' * len(TITLES)}\n"
+REASON_LENGTH = 160
+ROUNDED_NUMBERS = re.compile(r" [(]?(by|of) [0-9][^,.]*of .*?(?=[.])|/\S+")
 
 Outcomes = Mapping[str, str]
 
 
-def tried(model_type: str) -> dict[str, str]:
+def try_type(model_type: str) -> dict[str, str]:
     """How each trial of a type ends; under `built` why there is no tiny model of it."""
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity(60)
@@ -35,76 +39,93 @@ def tried(model_type: str) -> dict[str, str]:
         trials.stack(configurations.model(model_type))
     except Exception as error:  # a type whose tiny configuration the rules do not find
         return {"built": f"{type(error).__name__}: {error}"}
-    found = {}
+    outcomes: dict[str, str] = {}
     for trial in trials.TRIALS:
         with tempfile.TemporaryDirectory() as folder:
-            found[trial] = trials.outcome(trial, configurations.model(model_type), Path(folder))
-    return found
+            model = configurations.model(model_type)
+            outcomes[trial] = trials.outcome(trial, model, Path(folder))
+    return outcomes
 
 
-def row(model_type: str, outcomes: Outcomes) -> str:
+def format_row(model_type: str, outcomes: Outcomes) -> str:
     """A row of the table: yes or no, and each reason once, with the trials that it ends."""
     if "built" in outcomes:
         cells = ["?"] * len(trials.TRIALS)
-        text = f"no tiny model of it: {_short(outcomes['built'])}"
+        explanation = f"no tiny model of it: {_shorten(outcomes['built'])}"
     else:
         cells = [outcomes[trial].partition(":")[0] for trial in trials.TRIALS]
-        ended: dict[str, list[str]] = {}
-        for trial in trials.TRIALS:
-            if outcomes[trial] != "yes":
-                ended.setdefault(_short(outcomes[trial].partition(": ")[2]), []).append(trial)
-        text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
-    return f"| `{model_type}` | {' | '.join(cells)} | {text} |\n"
+        explanation = _explain(outcomes)
+    return f"| `{model_type}` | {' | '.join(cells)} | {explanation} |\n"
 
 
-def _short(reason: str) -> str:
+def _explain(outcomes: Outcomes) -> str:
+    trials_by_reason: dict[str, list[str]] = {}
+    for trial in trials.TRIALS:
+        if outcomes[trial] != "yes":
+            _, _, reason = outcomes[trial].partition(": ")
+            trials_by_reason.setdefault(_shorten(reason), []).append(trial)
+    reasons = [f"{', '.join(names)}: {reason}" for reason, names in trials_by_reason.items()]
+    return "; ".join(reasons)
+
+
+def _shorten(reason: str) -> str:
     """The first sentence of a reason, without the numbers that rounding moves."""
-    line = re.sub(r" [(]?(by|of) [0-9][^,.]*of .*?(?=[.])|/\S+", "", reason.strip().splitlines()[0])
-    return line.split(". ")[0].rstrip(".").replace("|", "\\|")[:_WORDS]
+    first_line = reason.strip().splitlines()[0]
+    sentence = ROUNDED_NUMBERS.sub("", first_line).split(". ")[0]
+    return sentence.rstrip(".").replace("|", "\\|")[:REASON_LENGTH]
 
 
-def rows() -> dict[str, str]:
-    """The rows that the page has."""
-    table = PAGE.read_text(encoding="utf-8").partition(_BEGIN)[2].partition(_END)[0]
-    return {
-        line.split("`")[1]: f"{line}\n" for line in table.splitlines() if line.startswith("| `")
-    }
+def split_page() -> tuple[str, str, str]:
+    """The page before the table, the table, and the page after it."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN_MARK)
+    table, _, after = rest.partition(END_MARK)
+    return before, table, after
 
 
-def counts(table: Mapping[str, str]) -> Counter[str]:
+def read_rows() -> dict[str, str]:
+    """The rows that the page has, by type."""
+    _, table, _ = split_page()
+    rows: dict[str, str] = {}
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            model_type = line.split("`")[1]
+            rows[model_type] = f"{line}\n"
+    return rows
+
+
+def count_successes(rows: Mapping[str, str]) -> Counter[str]:
     """For how many types each trial ends with yes."""
-    cells = [[cell.strip() for cell in line.split("|")[2:]] for line in table.values()]
-    return Counter(
-        trial
-        for line in cells
-        for trial, cell in zip(trials.TRIALS, line, strict=False)
-        if cell == "yes"
-    )
+    successes: Counter[str] = Counter()
+    for line in rows.values():
+        cells = [cell.strip() for cell in line.split("|")[2:]]
+        for trial, cell in zip(trials.TRIALS, cells, strict=False):
+            successes[trial] += cell == "yes"
+    return successes
+
+
+def write_rows(rows: Mapping[str, str]) -> None:
+    before, _, after = split_page()
+    table = "".join(rows.values())
+    PAGE.write_text(before + BEGIN_MARK + HEAD + table + END_MARK + after, "utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("types", nargs="*", help="only these")
     parser.add_argument("--workers", type=int, help="processes, one per processor if not given")
-    told = parser.parse_args()
-    known, wanted = rows() if told.types else {}, told.types or configurations.TYPES
-    with ProcessPoolExecutor(told.workers) as pool:
-        for model_type, outcomes in zip(wanted, pool.map(tried, wanted), strict=True):
-            known[model_type] = row(model_type, outcomes)
-            print(known[model_type], end="", flush=True)
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    table = {
-        model_type: known[model_type]
-        for model_type in sorted(known)
-        if model_type in configurations.TYPES
-    }
-    PAGE.write_text(
-        before + _BEGIN + HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8"
-    )
-    print(
-        f"{len(table)} types:",
-        ", ".join(f"{trial} {number}" for trial, number in counts(table).items()),
-    )
+    options = parser.parse_args()
+    rows = read_rows() if options.types else {}
+    model_types = options.types or configurations.TYPES
+    with ProcessPoolExecutor(options.workers) as pool:
+        all_outcomes = pool.map(try_type, model_types)
+        for model_type, outcomes in zip(model_types, all_outcomes, strict=True):
+            rows[model_type] = format_row(model_type, outcomes)
+            print(rows[model_type], end="", flush=True)
+
+    sorted_rows = {name: rows[name] for name in sorted(rows) if name in configurations.TYPES}
+    write_rows(sorted_rows)
+    successes = [f"{trial} {number}" for trial, number in count_successes(sorted_rows).items()]
+    print(f"{len(sorted_rows)} types:", ", ".join(successes))
 
 
 if __name__ == "__main__":

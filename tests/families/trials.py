@@ -1,7 +1,8 @@
-"""What lamina does with a tiny model of one type, against oracles that know nothing of lamina: hooks on the model.
+"""What lamina does with a tiny model of one type, against hooks on the model that know no lamina.
 
-Each trial ends in one of four ways: `yes` (equal), `no: reason` (refused by a LaminaError), `WRONG: how far` (a number
-that is not that of the oracle, and nothing said) or `CRASH: what` (any other exception).
+Each trial ends in one of four ways: `yes` (equal), `no: reason` (refused by a LaminaError),
+`WRONG: how far` (a number that is not that of the oracle, and nothing said) or `CRASH: what` (any
+other exception).
 """
 
 import inspect
@@ -13,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import sweep as engine
+from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.lora import Lora
@@ -25,11 +27,12 @@ from lamina.models.export import save
 from lamina.models.export.check import check_cache
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY
+from tests.given.variants import random_patch, source_of
 
-CLOSE = 1e-3
-CUT = ["0", "2"]
+TOLERANCE = 1e-3
+REMOVED_UNITS = ["0", "2"]
+PAD_TOKEN = 3
 
 
 class Differs(Exception):
@@ -37,95 +40,135 @@ class Differs(Exception):
 
 
 def text(length: int, seed: int) -> tuple[int, ...]:
-    return tuple(
-        torch.randint(
-            4, VOCABULARY, (length,), generator=torch.Generator().manual_seed(seed)
-        ).tolist()
-    )
+    """Random token ids."""
+    generator = torch.Generator().manual_seed(seed)
+    token_ids = torch.randint(4, VOCABULARY, (length,), generator=generator)
+    return tuple(token_ids.tolist())
 
 
 def samples() -> list[Sample]:
-    """Two questions, whose answers share a context longer than a window and differ in length, and one text."""
-    found = []
+    """Two questions and one text.
+
+    The answers of a question share a context longer than a window, and differ in length.
+    """
+    samples: list[Sample] = []
     for number in range(2):
         context = text(10 + 3 * number, number)
-        rows = [Row(context, text(size, 10 * number + size), size) for size in (1, 4, 2)]
-        found.append(Sample(number, "choices", number, tuple(rows), str(number)))
-    words = text(17, 7)
-    return [*found, Sample(2, "text", 0, (Row(words[:1], words[1:], 16),), "2")]
+        answers = [text(length, 10 * number + length) for length in (1, 4, 2)]
+        rows = tuple(Row(context, answer, len(answer)) for answer in answers)
+        samples.append(Sample(number, "choices", number, rows, str(number)))
+    token_ids = text(17, 7)
+    samples.append(Sample(2, "text", 0, (Row(token_ids[:1], token_ids[1:], 16),), "2"))
+    return samples
 
 
 def stack(model: Any) -> list[nn.Module]:
-    """The decoder's layers: of the lists of that many modules, the one that ran last in a forward pass."""
-    found = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    lists = [m for m in found if len(m) == DEPTH] or [
-        m for m in found if len(m) == model.config.num_hidden_layers
-    ]
-    order: list[int] = []
-    handles = [
-        layer.register_forward_hook(lambda *_, number=number: order.append(number))
-        for number, found in enumerate(lists)
-        for layer in found
-    ]
+    """The decoder's layers: of the lists of that many modules, the one that ran last in a pass."""
+    module_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    stacks = [modules for modules in module_lists if len(modules) == DEPTH]
+    if not stacks:
+        n_layers = model.config.num_hidden_layers
+        stacks = [modules for modules in module_lists if len(modules) == n_layers]
+
+    ran: list[nn.ModuleList] = []
+    handles: list[RemovableHandle] = []
+    for modules in stacks:
+        for layer in modules:
+            record = _record_stack(modules, ran)
+            handles.append(layer.register_forward_hook(record))
     logits(model, [text(8, 0)])
     for handle in handles:
         handle.remove()
-    tops = [
-        n
-        for n in dict.fromkeys(order)
-        if not any(n != o and _within(lists[n], lists[o]) for o in set(order))
-    ]
-    return list(lists[tops[-1]])
+
+    outermost = [modules for modules in ran if not any(_is_within(modules, other) for other in ran)]
+    return list(outermost[-1])
 
 
-def _within(inner: nn.ModuleList, outer: nn.ModuleList) -> bool:
-    return any(module is inner for layer in outer for module in layer.modules())
+def _record_stack(modules: nn.ModuleList, ran: list[nn.ModuleList]) -> Callable[..., None]:
+    """A hook that notes the first time that a list of modules runs."""
+
+    def record(*_: Any) -> None:
+        if not any(modules is other for other in ran):
+            ran.append(modules)
+
+    return record
+
+
+def _is_within(inner: nn.ModuleList, outer: nn.ModuleList) -> bool:
+    return any(_contains(layer, inner) for layer in outer)
+
+
+def _contains(layer: nn.Module, modules: nn.ModuleList) -> bool:
+    return any(module is modules for module in layer.modules())
 
 
 @torch.no_grad()
-def logits(model: Any, rows: Sequence[tuple[int, ...]]) -> torch.Tensor:
-    """Of rows of one length, (rows, length, V), each row alone and with nothing kept."""
-    return torch.cat([model(input_ids=torch.tensor([row]), use_cache=False).logits for row in rows])
+def logits(model: Any, texts: Sequence[tuple[int, ...]]) -> torch.Tensor:
+    """Of texts of one length, (texts, length, V), each text alone and with nothing kept."""
+    rows: list[torch.Tensor] = []
+    for token_ids in texts:
+        rows.append(model(input_ids=torch.tensor([token_ids]), use_cache=False).logits)
+    return torch.cat(rows)
+
+
+def _first_output(output: Any) -> torch.Tensor:
+    return output if isinstance(output, torch.Tensor) else output[0]
+
+
+def _replace_first_output(output: Any, tensor: torch.Tensor) -> Any:
+    if isinstance(output, torch.Tensor):
+        return tensor
+    return type(output)((tensor, *output[1:]))
+
+
+def _hand_input_on(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+    """A hook by which a layer gives its input as its output."""
+    stream = args[0] if args else kwargs["hidden_states"]
+    return _replace_first_output(output, stream)
+
+
+def _add_nothing(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+    """A hook by which a sub-layer adds nothing to the stream."""
+    if "residual" in inspect.signature(module.forward).parameters:
+        unchanged = args[1]  # BLOOM's and MPT's add the residual themselves
+    else:
+        unchanged = torch.zeros_like(_first_output(output))
+    return _replace_first_output(output, unchanged)
+
+
+def _apply_patch(patch: Patch) -> Callable[..., Any]:
+    """A hook that repairs the stream that leaves a layer, in float64."""
+
+    def repair(module: Any, args: Any, output: Any) -> Any:
+        stream = _first_output(output)
+        wide = stream.double()
+        repaired = wide + wide @ patch.operator.double() + patch.bias.double()
+        return _replace_first_output(output, repaired.to(stream.dtype))
+
+    return repair
 
 
 @contextmanager
 def bypassed(
     layers: Sequence[nn.Module], units: Sequence[str], patch: tuple[int, Patch] | None = None
 ) -> Iterator[None]:
-    """While open, layers hand their input on, sub-layers add nothing, and a patch is on what leaves a layer."""
+    """Bypass units while open: layers hand their input on, and sub-layers add nothing.
 
-    def handing_on(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        stream = args[0] if args else kwargs["hidden_states"]
-        return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
-
-    def silent(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        first = output if isinstance(output, torch.Tensor) else output[0]
-        # BLOOM's and MPT's add the residual themselves.
-        nothing = (
-            args[1]
-            if "residual" in inspect.signature(module.forward).parameters
-            else torch.zeros_like(first)
-        )
-        return nothing if isinstance(output, torch.Tensor) else type(output)((nothing, *output[1:]))
-
-    def repaired(module: Any, args: Any, output: Any) -> Any:
-        stream = output if isinstance(output, torch.Tensor) else output[0]
-        wide = stream.double()
-        wide = (wide + wide @ patch[1].operator.double() + patch[1].bias.double()).to(stream.dtype)
-        return wide if isinstance(output, torch.Tensor) else type(output)((wide, *output[1:]))
-
-    handles = []
+    patch: the index of the layer that the patched stream enters, and the patch.
+    """
+    handles: list[RemovableHandle] = []
     for unit in units:
-        number, _, part = unit.partition(".")
-        layer = layers[int(number)]
-        if part:
-            handles += [
-                each.register_forward_hook(silent, with_kwargs=True) for each in half(layer, part)
-            ]
+        layer_index, _, kind = unit.partition(".")
+        layer = layers[int(layer_index)]
+        if kind:
+            for module in _named_sublayers(layer, kind):
+                handles.append(module.register_forward_hook(_add_nothing, with_kwargs=True))
         else:
-            handles.append(layer.register_forward_hook(handing_on, with_kwargs=True))
+            handles.append(layer.register_forward_hook(_hand_input_on, with_kwargs=True))
     if patch is not None:
-        handles.append(layers[patch[0] - 1].register_forward_hook(repaired))
+        next_layer, stream_patch = patch
+        last_layer = layers[next_layer - 1]
+        handles.append(last_layer.register_forward_hook(_apply_patch(stream_patch)))
     try:
         yield
     finally:
@@ -133,234 +176,236 @@ def bypassed(
             handle.remove()
 
 
-_NAMED = {
+SUBLAYER_NAMES = {
     "attention": r"attn|attention|mixer|mamba|conv$|temporal|lstm_layer",
     "mlp": r"mlp|moe|feed_forward|ffn|fc2",
 }
+OTHER_NAMES = r"norm|dropout|_input$|mlp_.*conv"
 
 
-def half(layer: nn.Module, part: str) -> list[nn.Module]:
-    """A layer's mixers or MLPs, told by their names."""
-    return [
-        module
-        for name, module in layer.named_children()
-        if re.search(_NAMED[part], name) and not re.search("norm|dropout|_input$|mlp_.*conv", name)
-    ]
+def _named_sublayers(layer: nn.Module, kind: str) -> list[nn.Module]:
+    """A layer's mixers or MLPs, by their names."""
+    modules: list[nn.Module] = []
+    for name, module in layer.named_children():
+        if re.search(SUBLAYER_NAMES[kind], name) and not re.search(OTHER_NAMES, name):
+            modules.append(module)
+    return modules
 
 
-def close(found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
-    if not torch.isfinite(wanted).all():
+def close(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    """Raise Differs unless these are the same numbers, up to rounding."""
+    if not torch.isfinite(expected).all():
         raise Differs(f"{what}: the oracle is not finite")
-    difference = float((found.double() - wanted.double()).abs().max())
+    difference = float((found.double() - expected.double()).abs().max())
     # Logits of hundreds are rounded to fewer places.
-    if not difference <= CLOSE * max(1.0, float(wanted.abs().max()) / 50):
+    scale = max(1.0, float(expected.abs().max()) / 50)
+    if not difference <= TOLERANCE * scale:
         raise Differs(f"{what} {difference:.2g}")
 
 
 def scored(model: Any, rows: Sequence[Row]) -> torch.Tensor:
     """Log-likelihood of each row's continuation, one plain pass per row."""
-    found = []
+    scores: list[torch.Tensor] = []
     for row in rows:
-        ids = row.context + row.continuation
-        told = logits(model, [ids]).log_softmax(-1)[0, len(row.context) - 1 : -1]
-        found.append(told.gather(-1, torch.tensor(row.continuation)[:, None]).double().sum())
-    return torch.stack(found)
+        token_ids = row.context + row.continuation
+        logprobs = logits(model, [token_ids]).log_softmax(-1)
+        predictions = logprobs[0, len(row.context) - 1 : -1]
+        continuation = torch.tensor(row.continuation)[:, None]
+        scores.append(predictions.gather(-1, continuation).double().sum())
+    return torch.stack(scores)
 
 
 def sweep(model: PreTrainedModel, folder: Path, kind: str = "layer") -> None:
-    layers, rows = stack(model), [row for sample in samples() for row in sample.rows]
+    """A sweep over all units, against the model with each unit bypassed."""
+    layers = stack(model)
+    rows = [row for sample in samples() for row in sample.rows]
     units = all_units(len(layers), kind)
-    oracle = {"none": scored(model, rows)}
-    found = engine.sweep_units(model, samples(), units)
+    expected_scores = {"none": scored(model, rows)}
+    scores = sweep_units(model, samples(), units)
     for unit in units:
         with bypassed(layers, [unit]):
-            oracle[unit] = scored(model, rows)
-    for unit, wanted in oracle.items():
-        close(torch.from_numpy(found.loglikelihood[found.index[unit]]), wanted, f"without {unit}:")
+            expected_scores[unit] = scored(model, rows)
+    for unit, expected in expected_scores.items():
+        found = torch.from_numpy(scores.loglikelihood[scores.index[unit]])
+        close(found, expected, f"without {unit}:")
 
 
-def halves(model: PreTrainedModel, folder: Path) -> None:
-    """Both halves of each layer in sweeps, and each in a variant that has lost them."""
-    ids, layers = [text(12, 3), text(12, 4)], stack(model)
+def sublayers(model: PreTrainedModel, folder: Path) -> None:
+    """Both sub-layers of each layer in sweeps, and some of each in a variant without them."""
     for kind in ("attention", "mlp"):
         sweep(model, folder, kind)
+    texts = [text(12, 3), text(12, 4)]
     units = ["1.attention", "2.mlp", "3.attention"]
-    with bypassed(layers, units):
-        wanted = logits(model, ids)
-    close(logits(materialise(model, {"units": units}), ids), wanted, "cut halves:")
-
-
-def plan_of(units: list[str]) -> dict[str, Any]:
-    kind = units[0].partition(".")[2] or "layer"
-    selection = {
-        "model": "tiny",
-        "calibration": "words",
-        "selector": "cosine",
-        "removed": len(units),
-    }
-    measured = {
-        "scores": [0.25] * len(units),
-        "accuracy_before": None,
-        "accuracy_after": None,
-        "metric": "cosine",
-    }
-    return (
-        selection
-        | measured
-        | {"units": units, "strategy": "one_shot", "kind": kind, "refused": None}
-    )
-
-
-def source(
-    folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str
-) -> save.BaseSource:
-    manifest = {
-        "path": str(folder),
-        "source": "lab/words",
-        "revision": "main",
-        "dtype": "auto",
-        "weights_sha256": "0",
-    }
-    variant = Variant("tiny", "words", "cosine", len(units), **repairs)
-    return save.BaseSource(variant, manifest, plan_of(units), benchmarks or [])
+    with bypassed(stack(model), units):
+        expected = logits(model, texts)
+    close(logits(materialise(model, {"units": units}), texts), expected, "cut halves:")
 
 
 def exported(
-    model: PreTrainedModel, folder: Path, units: list[str] | None = None, patch: Patch | None = None
+    model: PreTrainedModel,
+    folder: Path,
+    units: Sequence[str] = REMOVED_UNITS,
+    patch: Patch | None = None,
 ) -> None:
-    """A cut model, and its export loaded back, against the model with the layers bypassed."""
-    units, ids, layers = units or CUT, [text(12, 3), text(12, 4)], stack(model)
-    boundary = (int(units[0]), int(units[0]) + 1)
-    with bypassed(layers, units, (boundary[1], patch) if patch else None):
-        wanted = logits(model, ids)
+    """A cut model, and its export loaded back, against the model with the layers bypassed.
+
+    patch: repairs the stream where the first unit was.
+    """
+    texts = [text(12, 3), text(12, 4)]
+    first_layer = int(units[0])
+    boundary = (first_layer, first_layer + 1)
+    has_code = patch is not None
+    patches = {boundary: patch} if has_code else None
+    with bypassed(stack(model), units, (boundary[1], patch) if has_code else None):
+        expected = logits(model, texts)
+
+    variant = materialise(model, {"units": list(units)}, patches)
+    close(logits(variant, texts), expected, "cut:")
+
     (folder / "base").mkdir(exist_ok=True)
-    patches = {boundary: patch} if patch else None
-    close(logits(materialise(model, {"units": units}, patches), ids), wanted, "cut:")
-    save.export_variant(
-        model,
-        source(folder / "base", units, repair="ghost" if patch else "none"),
-        folder / "out",
-        patches,
-    )
-    back = AutoModelForCausalLM.from_pretrained(
-        folder / "out", dtype="auto", trust_remote_code=patch is not None
+    repair = "ghost" if has_code else "none"
+    source = source_of(folder / "base", list(units), repair=repair)
+    save.export_variant(model, source, folder / "out", patches)
+    reloaded = AutoModelForCausalLM.from_pretrained(
+        folder / "out", dtype="auto", trust_remote_code=has_code
     ).eval()
-    close(logits(back, ids), wanted, "reloaded:")
-    back.save_pretrained(folder / "again") if patch is None else None
+    close(logits(reloaded, texts), expected, "reloaded:")
+    if not has_code:
+        reloaded.save_pretrained(folder / "again")
 
 
 def cache(model: PreTrainedModel, folder: Path) -> None:
-    """A cut model's logits token by token from a cache are those of its whole text, where the model's own are."""
-    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or [
-        "all"
-    ] * len(stack(model))
-    twice = next(
-        str(number) for number in reversed(range(len(kinds))) if kinds.count(kinds[number]) > 1
-    )
-    for units in ([], CUT, [twice]):
-        variant, ids = _writing(model, units), torch.tensor([text(8, 3)])
-        with _of_the_unpruned("gives other logits from its own cache", bool(units)):
-            tokens, found = _generated(variant, ids, torch.ones_like(ids))
-            close(
-                found[0], logits(variant, [tuple(tokens[0])])[0, 7:-1], f"cached without {units}:"
-            )
+    """A cut model's logits token by token from a cache are those of its whole text."""
+    prompt = text(8, 3)
+    token_ids = torch.tensor([prompt])
+    for units in ([], REMOVED_UNITS, [_last_layer_of_a_common_kind(model)]):
+        variant = _prepare_generation(model, units)
+        with _blaming_the_base("gives other logits from its own cache", units):
+            rows, step_logits = _generate(variant, token_ids, torch.ones_like(token_ids))
+            expected = logits(variant, [tuple(rows[0])])[0, len(prompt) - 1 : -1]
+            close(step_logits[0], expected, f"cached without {units}:")
+
+
+def _last_layer_of_a_common_kind(model: PreTrainedModel) -> str:
+    """The last layer of which another one is of the same kind."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = getattr(config, "layer_types", None) or ["all"] * len(stack(model))
+    common = [index for index, kind in enumerate(kinds) if kinds.count(kind) > 1]
+    return str(common[-1])
 
 
 def generation(model: PreTrainedModel, folder: Path) -> None:
-    """What a cut model writes from a cache, beside a longer prompt, is what the model with its layers bypassed says."""
+    """What a cut model writes from a cache is what the model with its layers bypassed predicts.
+
+    A prompt is generated together with a longer one, and filled up in front, as lm-eval does.
+    """
     prompts = [text(5, 3), text(9, 4)]
-    width = max(map(len, prompts))
-    # As lm-eval does: shorter prompts are filled up in front.
-    ids = torch.tensor([(3,) * (width - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    for units in ([], CUT):
-        variant = _writing(model, units)
-        with _of_the_unpruned("writes other text beside a longer prompt", bool(units)):
-            tokens, found = _generated(variant, ids, mask)
+    width = len(prompts[1])
+    paddings = [width - len(prompt) for prompt in prompts]
+    padded_rows: list[tuple[int, ...]] = []
+    mask_rows: list[list[int]] = []
+    for padding, prompt in zip(paddings, prompts, strict=True):
+        padded_rows.append((PAD_TOKEN,) * padding + prompt)
+        mask_rows.append([0] * padding + [1] * len(prompt))
+    for units in ([], REMOVED_UNITS):
+        variant = _prepare_generation(model, units)
+        with _blaming_the_base("writes other text beside a longer prompt", units):
+            rows, step_logits = _generate(
+                variant, torch.tensor(padded_rows), torch.tensor(mask_rows)
+            )
             with bypassed(stack(model), units):
-                for number, prompt in enumerate(prompts):
-                    wanted = logits(model, [(*prompt, *tokens[number][width:])])[
-                        0, len(prompt) - 1 : -1
-                    ]
-                    close(found[number], wanted, f"written without {units}:")
+                for row, padding, prompt, found in zip(
+                    rows, paddings, prompts, step_logits, strict=True
+                ):
+                    expected = logits(model, [tuple(row[padding:])])[0, len(prompt) - 1 : -1]
+                    close(found, expected, f"written without {units}:")
 
 
-def _writing(model: PreTrainedModel, units: list[str]) -> PreTrainedModel:
+def _prepare_generation(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     """The variant, as a benchmark of written answers takes it."""
     if not units:
         return model
-    variant = materialise(model, {"units": units})
+    variant = materialise(model, {"units": list(units)})
     check_cache(variant, model, "the variant")
     return variant
 
 
-def _generated(
-    model: Any, ids: torch.Tensor, mask: torch.Tensor
+def _generate(
+    model: Any, token_ids: torch.Tensor, attention_mask: torch.Tensor
 ) -> tuple[list[list[int]], torch.Tensor]:
-    """Six more tokens of each row and their logits (rows, 6, V)."""
-    told = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "attention_mask": mask}
-    found = model.generate(ids, output_logits=True, return_dict_in_generate=True, **told)
-    return found.sequences.tolist(), torch.stack(list(found.logits), dim=1)
+    """The rows with six tokens more, and the logits of these (rows, 6, V)."""
+    outputs = model.generate(
+        token_ids,
+        attention_mask=attention_mask,
+        max_new_tokens=6,
+        min_new_tokens=6,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return outputs.sequences.tolist(), torch.stack(list(outputs.logits), dim=1)
 
 
 @contextmanager
-def _of_the_unpruned(fault: str, pruned: bool) -> Iterator[None]:
-    """A fault of transformers, which the unpruned model has, is no fault of lamina's."""
+def _blaming_the_base(fault: str, units: Sequence[str]) -> Iterator[None]:
+    """A fault of transformers, which the base model has, is no fault of lamina's."""
     try:
         yield
     except Exception as error:
-        if pruned:
+        if units:
             raise
         if isinstance(error, Differs):
             raise LaminaError(f"the unpruned model {fault} ({error})") from error
-        raise LaminaError(
-            f"the unpruned model does not generate ({type(error).__name__}: {error})"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise LaminaError(f"the unpruned model does not generate ({reason})") from error
 
 
-def _stream_width(model: PreTrainedModel) -> int:
-    """Channels of what goes from layer to layer, which may be several times what a token's embedding has."""
-    seen: list[int] = []
-    handle = stack(model)[1].register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(
-            (args[0] if args else kwargs["hidden_states"]).shape[-1]
-        ),
-        with_kwargs=True,
-    )
+def stream_width(model: PreTrainedModel) -> int:
+    """Channels of what goes from layer to layer: one or several times a token's embedding."""
+    widths: list[int] = []
+
+    def record_width(module: Any, args: Any, kwargs: Any) -> None:
+        stream = args[0] if args else kwargs["hidden_states"]
+        widths.append(stream.shape[-1])
+
+    handle = stack(model)[1].register_forward_pre_hook(record_width, with_kwargs=True)
     logits(model, [text(8, 0)])
     handle.remove()
-    return seen[0]
+    return widths[0]
 
 
 def patched(model: PreTrainedModel, folder: Path) -> None:
-    generator, width = torch.Generator().manual_seed(0), _stream_width(model)
-    patch = Patch(
-        torch.randn(width, width, generator=generator) / 10, torch.randn(width, generator=generator)
-    )
-    exported(model, folder, ["2"], patch)
+    """A variant with a random patch, and its export."""
+    exported(model, folder, ["2"], random_patch(stream_width(model)))
 
 
 def healing(model: PreTrainedModel, folder: Path) -> None:
-    """An adapter with random weights on a cut model, saved and merged, against the same beside the weights."""
-    healed = lora.prepare_training(
-        materialise(model, {"units": CUT}), Lora(rank=2, alpha=4.0, targets="all")
-    )
-    generator, ids = torch.Generator().manual_seed(0), [text(12, 3)]
+    """An adapter with random weights, saved and merged, against the same beside the weights."""
+    plan = {"units": REMOVED_UNITS}
+    options = Lora(rank=2, alpha=4.0, targets="all")
+    healed = lora.prepare_training(materialise(model, plan), options)
+    generator = torch.Generator().manual_seed(0)
     for parameter in healed.weights.values():
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 20)
     lora.save(healed, folder)
-    wanted = logits(healed.model.eval(), ids)
-    close(logits(materialise(model, {"units": CUT}, None, folder), ids), wanted, "merged:")
-    if float((logits(materialise(model, {"units": CUT}), ids) - wanted).abs().max()) < CLOSE:
+
+    texts = [text(12, 3)]
+    expected = logits(healed.model.eval(), texts)
+    close(logits(materialise(model, plan, None, folder), texts), expected, "merged:")
+    change = logits(materialise(model, plan), texts) - expected
+    if float(change.abs().max()) < TOLERANCE:
         raise Differs("the adapter changes nothing")
 
 
 _RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {
     "sweep": sweep,
-    "halves": halves,
+    "halves": sublayers,
     "patch": patched,
+    "healing": healing,
+    "export": exported,
+    "cache": cache,
+    "generation": generation,
 }
-_RUN |= {"healing": healing, "export": exported, "cache": cache, "generation": generation}
 TRIALS = tuple(_RUN)
 
 

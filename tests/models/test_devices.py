@@ -1,4 +1,7 @@
-"""A model that does not fit its device gives the numbers of one that does, and its weights stay in the checkpoint."""
+"""A model that does not fit its device gives the numbers of one that does.
+
+Its weights stay in the checkpoint, of which one layer at a time is copied to the device.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,129 +22,154 @@ from lamina.models.units import all_units
 from lamina.options.repairs import Repair
 from lamina.repair import protocol
 from tests.given import tiny
+from tests.given.variants import compute_logits
 
 CPU = torch.device("cpu")
 FAMILIES = ("llama", "gpt2", "bloom", "gemma2")
 
 
-def room(model: PreTrainedModel, layers: float) -> int:
-    """Bytes for what is no layer of a model, and for so many of its layers."""
-    each = devices.count_bytes(layers_of(model)[0])
-    return devices.count_bytes(model) - len(layers_of(model)) * each + int(layers * each)
+@pytest.fixture(params=["llama"])
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder of a model of five layers."""
+    tiny.model(request.param).save_pretrained(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture
-def pair(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[PreTrainedModel, PreTrainedModel]:
-    """The same model undivided, and with room for two of its five layers, of which one must stay free."""
-    tiny.model(getattr(request, "param", "llama")).save_pretrained(tmp_path)
-    whole, divided = (load_folder(tmp_path, "float32", False) for _ in range(2))
-    return whole, devices.spread_model(divided, [(CPU, room(divided, 2.5))])
+def undivided(folder: Path) -> PreTrainedModel:
+    return load_folder(folder, "float32", False)
 
 
-def questions() -> list[Sample]:
-    ids = tiny.tokens(4, 14).tolist()
-    rows = [[Row(tuple(line[:9]), tuple(line[9 : 11 + n]), 3) for n in range(2)] for line in ids]
-    return [
-        Sample(number, "choices", 1, tuple(each), str(number)) for number, each in enumerate(rows)
-    ]
+@pytest.fixture
+def divided(folder: Path) -> PreTrainedModel:
+    """The same model on a device with room for two layers, of which one must stay free."""
+    model = load_folder(folder, "float32", False)
+    layer_bytes = devices.count_bytes(layers_of(model)[0])
+    other_bytes = devices.count_bytes(model) - 5 * layer_bytes
+    device_bytes = other_bytes + int(2.5 * layer_bytes)
+    return devices.spread_model(model, [(CPU, device_bytes)])
 
 
-@pytest.mark.parametrize("pair", FAMILIES, indirect=True)
+def list_streamed(model: PreTrainedModel) -> list[bool]:
+    """Whether each layer is copied to the device for its turn."""
+    return [hasattr(layer, "host_tensors") for layer in layers_of(model)]
+
+
+def two_choice_questions() -> list[Sample]:
+    """Four questions whose choices share a context of nine tokens."""
+    samples: list[Sample] = []
+    for number, token_ids in enumerate(tiny.tokens(4, 14).tolist()):
+        context = tuple(token_ids[:9])
+        short_choice = Row(context, tuple(token_ids[9:11]), 3)
+        long_choice = Row(context, tuple(token_ids[9:12]), 3)
+        samples.append(Sample(number, "choices", 1, (short_choice, long_choice), str(number)))
+    return samples
+
+
+@pytest.mark.parametrize("folder", FAMILIES, indirect=True)
 def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
-    pair: tuple[PreTrainedModel, PreTrainedModel],
+    undivided: PreTrainedModel, divided: PreTrainedModel
 ) -> None:
-    whole, divided = pair
-    assert [hasattr(layer, "host_tensors") for model in pair for layer in layers_of(model)] == 6 * [
-        False
-    ] + 4 * [True]
-    ids = tiny.tokens()
-    with torch.no_grad():
-        assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
+    assert list_streamed(undivided) == [False] * 5
+    assert list_streamed(divided) == [False, True, True, True, True]
+
+    token_ids = tiny.tokens()
+    assert torch.equal(compute_logits(undivided, token_ids), compute_logits(divided, token_ids))
+
     units = all_units(5, "layer")
-    first, second = (sweep.sweep_units(model, questions(), units) for model in pair)
-    assert np.array_equal(first.loglikelihood, second.loglikelihood)
-    assert np.array_equal(first.cosine, second.cosine, equal_nan=True)
-    texts = [tuple(line) for line in ids.tolist()]
-    assert capture.capture_similarities(whole, texts) == capture.capture_similarities(
-        divided, texts
-    )
+    expected_sweep = sweep.sweep_units(undivided, two_choice_questions(), units)
+    found_sweep = sweep.sweep_units(divided, two_choice_questions(), units)
+    assert np.array_equal(found_sweep.loglikelihood, expected_sweep.loglikelihood)
+    assert np.array_equal(found_sweep.cosine, expected_sweep.cosine, equal_nan=True)
+
+    texts = [tuple(row) for row in token_ids.tolist()]
+    expected_rows = capture.capture_similarities(undivided, texts)
+    assert capture.capture_similarities(divided, texts) == expected_rows
 
 
-def mapped() -> list[tuple[int, int]]:
-    """Addresses of this process that are pages of checkpoints."""
-    lines = [
-        line.split()
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if ".safetensors" in line
-    ]
-    return [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]  # type: ignore[misc]
+def checkpoint_pages() -> list[tuple[int, int]]:
+    """Start and end of each range of this process's addresses that maps a checkpoint."""
+    pages: list[tuple[int, int]] = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if ".safetensors" in line:
+            start, _, end = line.split()[0].partition("-")
+            pages.append((int(start, 16), int(end, 16)))
+    return pages
 
 
 @pytest.mark.skipif(
     not Path("/proc/self/maps").exists(), reason="Linux says which memory is a file's"
 )
 def test_weights_stay_in_the_memory_map_and_one_layer_at_a_time_has_a_copy(
-    pair: tuple[PreTrainedModel, PreTrainedModel],
+    divided: PreTrainedModel,
 ) -> None:
-    _, divided = pair
-    files, layers = mapped(), layers_of(divided)
+    pages = checkpoint_pages()
 
-    def on_disk() -> list[bool]:
-        first = [next(layer.parameters()).data_ptr() for layer in layers]
-        return [any(start <= address < end for start, end in files) for address in first]
+    def is_mapped(layer: torch.nn.Module) -> bool:
+        address = next(layer.parameters()).data_ptr()
+        return any(start <= address < end for start, end in pages)
 
-    seen = []
-    handles = [
-        layer.register_forward_pre_hook(lambda *_: seen.append(on_disk())) for layer in layers
-    ]
-    with torch.no_grad():
-        divided(input_ids=tiny.tokens())
+    layers = layers_of(divided)
+    copied_layers: list[list[int]] = []
+
+    def record_copies(*_: Any) -> None:
+        copied_layers.append([index for index in range(5) if not is_mapped(layers[index])])
+
+    handles = [layer.register_forward_pre_hook(record_copies) for layer in layers]
+    compute_logits(divided, tiny.tokens())
     for handle in handles:
         handle.remove()
-    streamed = [hasattr(layer, "host_tensors") for layer in layers]
-    assert streamed == [False] + 4 * [True]
-    assert seen == [[number != at or not streamed[at] for number in range(5)] for at in range(5)]
-    assert all(on_disk())
+
+    assert list_streamed(divided) == [False, True, True, True, True]
+    assert copied_layers == [[], [1], [2], [3], [4]]
+    assert all(is_mapped(layer) for layer in layers)
 
 
-def test_a_failed_pass_leaves_no_copy_behind(pair: tuple[PreTrainedModel, PreTrainedModel]) -> None:
-    _, divided = pair
-    before = [parameter.data_ptr() for parameter in divided.parameters()]
+def test_a_failed_pass_leaves_no_copy_behind(divided: PreTrainedModel) -> None:
+    addresses = [parameter.data_ptr() for parameter in divided.parameters()]
 
     def fail(*_: Any) -> None:
         raise torch.cuda.OutOfMemoryError
 
     handle = layers_of(divided)[3].self_attn.register_forward_hook(fail)
-    with torch.no_grad(), pytest.raises(torch.cuda.OutOfMemoryError):
-        divided(input_ids=tiny.tokens())
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        compute_logits(divided, tiny.tokens())
     handle.remove()
-    assert [parameter.data_ptr() for parameter in divided.parameters()] == before
+
+    assert [parameter.data_ptr() for parameter in divided.parameters()] == addresses
+
+
+def repaired_logits(model: PreTrainedModel, method: str) -> torch.Tensor:
+    """Logits of the model without layers 2 and 3, with a repair that was fitted on it."""
+    options = Repair.from_options({"method": method})
+    repair = protocol.load_method(method)
+    texts = [tuple(row) for row in tiny.tokens(6, 12).tolist()]
+    fits: dict[tuple[float, float], protocol.Fitted] = {}
+    collected = repair.collect(model, [protocol.Source(texts)], [(2, 4)], options, 0)
+    for boundary, statistics in collected:
+        fit = repair.fit(statistics, options)
+        fits[boundary] = protocol.Fitted(method, fit.tensors)
+    variant = materialise(model, {"units": ["2", "3"]}, fits)
+    return compute_logits(variant, tiny.tokens())
 
 
 @pytest.mark.parametrize("method", ["ghost", "linearpatch", "replaceme", "streamline"])
 def test_repairs_and_their_variants_are_those_of_the_undivided_model(
-    pair: tuple[PreTrainedModel, PreTrainedModel], method: str
+    undivided: PreTrainedModel, divided: PreTrainedModel, method: str
 ) -> None:
-    options, repair = Repair.from_options({"method": method}), protocol.load_method(method)
-    sources = [protocol.Source([tuple(line) for line in tiny.tokens(6, 12).tolist()])]
-    found = []
-    for model in pair:
-        fits = {
-            at: repair.fit(s, options)
-            for at, s in repair.collect(model, sources, [(2, 4)], options, 0)
-        }
-        fitted = {at: protocol.Fitted(method, fit.tensors) for at, fit in fits.items()}
-        variant = materialise(model, {"units": ["2", "3"]}, fitted)
-        with torch.no_grad():
-            found.append(variant(input_ids=tiny.tokens()).logits)
-    assert torch.allclose(*found, rtol=1e-5, atol=1e-5)
+    found_logits = repaired_logits(divided, method)
+    expected_logits = repaired_logits(undivided, method)
+    assert torch.allclose(found_logits, expected_logits, rtol=1e-5, atol=1e-5)
 
 
-def test_weights_are_measured_and_gradients_are_refused(
-    pair: tuple[PreTrainedModel, PreTrainedModel],
+def test_magnitudes_of_weights_are_those_of_the_undivided_model(
+    undivided: PreTrainedModel, divided: PreTrainedModel
 ) -> None:
-    whole, divided = pair
-    assert weights.sum_magnitudes(whole, ["0", "4"]) == weights.sum_magnitudes(divided, ["0", "4"])
+    magnitudes = weights.sum_magnitudes(divided, ["0", "4"])
+    assert magnitudes == weights.sum_magnitudes(undivided, ["0", "4"])
+
+
+def test_gradients_of_a_divided_model_are_refused(divided: PreTrainedModel) -> None:
     samples = tiny.samples(tiny.tokens().tolist())
     with pytest.raises(LaminaError, match="gradients need the weights .*devices: auto"):
         weights.sweep_rows(divided, samples, ["0"], [], "gradient", 1000)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep
 from lamina.engine.capture import capture_similarities
 from lamina.engine.check import check_model
@@ -23,33 +22,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model and its check."""
     tiny.model("bloom").save_pretrained(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
-    model = load_model(manifest())
+    model = load_model(describe_project())
     check_model(model, 2048)
-    parquet.write_json("check.json", check.collect_findings(model, manifest()))
+    parquet.write_json("check.json", check.collect_findings(model, describe_project()))
     return tmp_path
 
 
-def manifest(dtype: str = "float32") -> dict[str, Any]:
+def describe_project(dtype: str = "float32") -> dict[str, Any]:
     entry = Model(source="model", dtype=dtype)
     return describe_model("mine", entry, find_model("mine", entry, Path.cwd()))
 
 
-def samples() -> list[Sample]:
-    texts: list[Sample] = []
-    for number, line in enumerate(tiny.tokens(2, 18).tolist()):
-        row = Row(tuple(line[:1]), tuple(line[1:]), 17)
-        texts.append(Sample(number, "text", 0, (row,), str(number)))
-    return texts
-
-
 def count_plain_runs(
-    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", file: str | None = "check.json"
+    monkeypatch: pytest.MonkeyPatch, dtype: str = "float32", check_file: str | None = "check.json"
 ) -> int:
     """How often a job that sweeps a model and captures its activations runs the plain model.
 
     It does so only to check what no finding in the file says.
     """
-    model = load_model(manifest(dtype), check=file)
+    model = load_model(describe_project(dtype), check=check_file)
+    samples = tiny.samples(tiny.tokens(2, 18).tolist())
     plain_runs: list[tuple[Any, ...]] = []
     compute_logits = check.last_logits
 
@@ -59,23 +51,26 @@ def count_plain_runs(
 
     with monkeypatch.context() as patched:
         patched.setattr(check, "last_logits", count_logits)
-        sweep.sweep_units(model, samples(), ["1"])
-        capture_similarities(model, [sample.sequence() for sample in samples()])
+        sweep.sweep_units(model, samples, ["1"])
+        capture_similarities(model, [sample.sequence() for sample in samples])
     return len(plain_runs)
 
 
 def test_a_job_proves_only_what_the_check_has_not(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert count_plain_runs(monkeypatch, file=None) > 0
+    assert count_plain_runs(monkeypatch, check_file=None) > 0
     caplog.clear()
     assert count_plain_runs(monkeypatch) == 0
     # What follows from the proof is said in each job's log.
     assert "one row per choice" in caplog.text
+
+
+def test_another_dtype_is_proved_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert count_plain_runs(monkeypatch, dtype="bfloat16") > 0
 
 
-def test_another_weight_is_another_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_weight_is_proved_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.model("bloom", seed=1).save_pretrained(project / "model")
     assert count_plain_runs(monkeypatch) > 0
 
@@ -84,4 +79,5 @@ def test_a_finding_holds_for_shorter_texts_and_not_for_longer_ones() -> None:
     model = tiny.model()
     check.store_finding(model, "causal", True, 8)
     check.store_finding(model, "causal", True, 4)
-    assert check.read_finding(model, "causal", 8) and check.read_finding(model, "causal", 9) is None
+    assert check.read_finding(model, "causal", 8)
+    assert check.read_finding(model, "causal", 9) is None

@@ -206,7 +206,11 @@ ODD_AND_VALID: dict[str, dict[str, Any]] = {
     "an importance matrix": with_setting("quantize.imatrix.file", "a.dat"),
     "tags": with_setting("general.tags", ["a", "b"]),
     "SentencePiece": {"vocabulary": gguf_files.sentence_pieces(), "cut": "default"},
-    "SentencePiece without flags": {"vocabulary": PIECES_WITHOUT_FLAGS, "cut": None},
+    "SentencePiece without flags": {
+        "vocabulary": PIECES_WITHOUT_FLAGS,
+        "cut": None,
+        "name": "mistral",
+    },
     "three shards": {"n_shards": 3},
 }
 

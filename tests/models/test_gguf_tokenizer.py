@@ -1,4 +1,4 @@
-"""The tokens of a GGUF file are those of llama.cpp. What it gives stands here; test_llama_cpp.py asks it itself."""
+"""The tokens of a GGUF file are those that llama.cpp gave; test_llama_cpp.py asks it itself."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from lamina.models.tokenizer import read_tokenizer
 from tests.given import gguf_files
 from tests.given.gguf_files import BYTE_LEVEL, Vocabulary, sentence_pieces
 
-# What llama.cpp gives (by the package cyllama 0.2.18, with special tokens), one blank between two tokens.
+# What llama.cpp gives (by the package cyllama 0.2.18, with special tokens), tokens apart by blanks.
 SENTENCE_PIECES = {
     " the inn": "<s> ▁▁ th e ▁in n",
     "  two blanks": "<s> ▁▁ ▁t w o ▁ b l a n k s",
@@ -59,7 +59,7 @@ DIGITS = {
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "cut", "expected"),
+    ("vocabulary", "cut", "expected_tokens"),
     [
         (sentence_pieces(), "default", SENTENCE_PIECES),
         (sentence_pieces(add_space_prefix=True), "default", SENTENCE_PIECES),
@@ -68,58 +68,65 @@ DIGITS = {
     ],
 )
 def test_tokens_are_those_of_llama_cpp(
-    tmp_path: Path, vocabulary: Vocabulary, cut: str, expected: dict[str, str]
+    tmp_path: Path, vocabulary: Vocabulary, cut: str, expected_tokens: dict[str, str]
 ) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut, vocabulary=vocabulary)
+    """Also when the checkpoint is read again, by lamina and by transformers alone."""
+    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
-    # Also when the checkpoint is read again, by lamina and by transformers alone.
-    for tokenizer in (
+    tokenizers = (
         read_gguf_tokenizer(tmp_path / "tiny.gguf", "source"),
         read_tokenizer(tmp_path / "checkpoint"),
         AutoTokenizer.from_pretrained(tmp_path / "checkpoint"),
-    ):
-        for text, tokens in expected.items():
-            ids = tokenizer(text)["input_ids"]
-            assert tokenizer.convert_ids_to_tokens(ids) == tokens.split()
-            assert tokenizer.decode(ids, skip_special_tokens=True) == text or "<" in text
+    )
+    for tokenizer in tokenizers:
+        for text, tokens in expected_tokens.items():
+            token_ids = tokenizer(text)["input_ids"]
+            assert tokenizer.convert_ids_to_tokens(token_ids) == tokens.split()
+            if "<" not in text:
+                assert tokenizer.decode(token_ids, skip_special_tokens=True) == text
 
 
-def test_words_that_no_merges_lead_to_are_taken_whole_where_llama_cpp_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("cut", "expected_tokens"), [("llama-bpe", ["Ġinner"]), ("smollm", ["Ġ", "in", "n", "e", "r"])]
+)
+def test_words_that_no_merges_lead_to_are_taken_whole_where_llama_cpp_does(
+    tmp_path: Path, cut: str, expected_tokens: list[str]
+) -> None:
     tokens = [*gguf_files.TOKENS, "Ġinner"]
     types = [*BYTE_LEVEL.types, TokenType.NORMAL]
     vocabulary = Vocabulary(tokens, types, gguf_files.MERGES, flags=BYTE_LEVEL.flags)
-    for cut, expected in {"llama-bpe": ["Ġinner"], "smollm": "Ġ in n e r".split()}.items():
-        gguf_files.write(tmp_path / f"{cut}.gguf", pre_tokenizer=cut, vocabulary=vocabulary)
-        tokenizer = read_gguf_tokenizer(tmp_path / f"{cut}.gguf", "source")
-        assert tokenizer.tokenize(" inner") == expected
+    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
+    tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
+    assert tokenizer.tokenize(" inner") == expected_tokens
 
 
 @pytest.mark.parametrize(
-    ("cut", "pieces"),
+    ("cut", "expected_pieces"),
     [
-        ("gpt-2", ["Ġ2026", "725", ".", "91"]),
-        ("smollm", ["Ġ", "2", "0", "2", "6", "7", "2", "5", ".", "9", "1"]),
-        ("qwen2", ["Ġ", "2", "0", "2", "6", "7", "2", "5", ".", "9", "1"]),
-        ("llama-bpe", ["Ġ", "202", "6", "725", ".", "91"]),
-        ("falcon", ["Ġ", "202", "6", "725", ".", "91"]),
-        ("default", ["Ġ", "202", "6", "725", ".", "91"]),
-        (None, ["Ġ", "202", "6", "725", ".", "91"]),
+        ("gpt-2", "Ġ2026 725 . 91"),
+        ("smollm", "Ġ 2 0 2 6 7 2 5 . 9 1"),
+        ("qwen2", "Ġ 2 0 2 6 7 2 5 . 9 1"),
+        ("llama-bpe", "Ġ 202 6 725 . 91"),
+        ("falcon", "Ġ 202 6 725 . 91"),
+        ("default", "Ġ 202 6 725 . 91"),
+        (None, "Ġ 202 6 725 . 91"),
     ],
 )
 def test_numbers_are_cut_as_the_file_says(
-    tmp_path: Path, cut: str | None, pieces: list[str]
+    tmp_path: Path, cut: str | None, expected_pieces: str
 ) -> None:
-    """Pieces that no merge crosses; llama.cpp's, seen with a vocabulary that merges everything."""
-    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut)
-    backend = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source").backend_tokenizer
-    found: list[str] = []
+    """Pieces that no merge crosses, as llama.cpp gave them with a vocabulary that merges all."""
+    gguf_files.write(tmp_path / "tiny.gguf", cut=cut)
+    tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
+    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    pieces: list[str] = []
     for text in (" 2026", "725.91"):
-        found += [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
-    assert found == pieces
+        pieces += [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+    assert pieces == expected_pieces.split()
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "words"),
+    ("vocabulary", "message"),
     [
         (
             Vocabulary(["a", "b", "a"], [1, 1, 1], ["a b"]),
@@ -136,11 +143,11 @@ def test_numbers_are_cut_as_the_file_says(
         ),
     ],
 )
-def test_a_vocabulary_that_is_none_is_refused(
-    tmp_path: Path, vocabulary: Vocabulary, words: str
+def test_a_vocabulary_that_contradicts_itself_is_refused(
+    tmp_path: Path, vocabulary: Vocabulary, message: str
 ) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", vocabulary=vocabulary)
-    with pytest.raises(LaminaError, match=words) as refused:
+    with pytest.raises(LaminaError, match=message) as refusal:
         read_gguf_tokenizer(tmp_path / "tiny.gguf", "models.mine.source")
-    assert str(refused.value).startswith("models.mine.source: ")
-    assert "Put the model's tokenizer.json" in str(refused.value)
+    assert str(refusal.value).startswith("models.mine.source: ")
+    assert "Put the model's tokenizer.json" in str(refusal.value)

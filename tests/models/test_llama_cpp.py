@@ -1,8 +1,12 @@
-"""llama.cpp runs a cut model as transformers does if the cut keeps the kinds of layers, and another model if not."""
+"""llama.cpp runs cut models and tokenizes texts as transformers does, where lamina says so.
+
+If a cut changes the kinds of layers, llama.cpp runs another model.
+"""
 
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +22,19 @@ pytest.importorskip(
     "cyllama", reason="SKIPPED: llama.cpp is not compared. pip install --no-deps cyllama==0.2.18"
 )
 
-MOST = 5e-3  # GELU in llama.cpp is a table in 16 bits
+TOLERANCE = 5e-3  # of log-probabilities: GELU in llama.cpp is a table in 16 bits
 
 
-@pytest.mark.parametrize(("family", "units", "right"), llama_cpp.CASES)
+@pytest.mark.parametrize(("family", "units", "keeps_kinds"), llama_cpp.CASES)
 def test_log_probabilities_are_those_of_transformers(
-    family: str, units: list[str], right: bool, tmp_path: Path
+    family: str, units: list[str], keeps_kinds: bool, tmp_path: Path
 ) -> None:
-    base, converted, taken = llama_cpp.largest_differences(family, units, tmp_path)
-    assert base < MOST
-    assert (converted < MOST) == (taken < MOST) == right
-    if not right:
-        assert min(converted, taken) > 10 * base
+    base, converted, copied = llama_cpp.differences(family, units, tmp_path)
+    assert base < TOLERANCE
+    if keeps_kinds:
+        assert max(converted, copied) < TOLERANCE
+    else:
+        assert min(converted, copied) > max(TOLERANCE, 10 * base)
 
 
 def test_a_cut_of_a_quantised_file_is_as_near_as_the_whole_file(tmp_path: Path) -> None:
@@ -37,62 +42,28 @@ def test_a_cut_of_a_quantised_file_is_as_near_as_the_whole_file(tmp_path: Path) 
     assert cut < 2 * whole
 
 
-# What texts are made of: blanks, ends of lines, numbers, emoji, marks, special tokens.
-PIECES = [
-    *("Hello", "hello", " ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "1", "12", "1234", "725.91"),
-    *(
-        "2026",
-        "3½",
-        "١٢",
-        "😀",
-        "👩‍👩‍👧",
-        "é",
-        "naïve",
-        "中文",
-        "日本語",
-        "한국어",
-        "'s",
-        "'LL",
-        "don't",
-    ),
-    *("!", "?!", "...", "$5", "x=y+1", "<s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "B"),
-    *(
-        "Camel",
-        "CASE",
-        "__init__",
-        "(",
-        ")",
-        "«q»",
-        "\u00a0",
-        "\u3000",
-        "\u200b",
-        "e\u0301",
-        "Straße",
-    ),
-    *(
-        "`code`",
-        "~",
-        "|",
-        "^",
-        "http://x.y/z?q=1",
-        "—",
-        "\u2028",
-        "हिन्दी",
-        "ไทย",
-        "العربية",
-        "<unk>",
-    ),
-]
+BLANKS = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u200b", "\u2028"]
+NUMBERS = ["1", "12", "1234", "725.91", "2026", "3½", "١٢", "$5", "x=y+1"]
+WORDS = ["Hello", "hello", "B", "Camel", "CASE", "'s", "'LL", "don't", "é", "e\u0301", "naïve"]
+SCRIPTS = ["中文", "日本語", "한국어", "हिन्दी", "ไทย", "العربية", "Straße", "😀", "👩‍👩‍👧"]
+MARKS = ["!", "?!", "...", "(", ")", "«q»", "~", "|", "^", "—", "`code`", "__init__"]
+ADDRESSES = ["http://x.y/z?q=1"]
+SPECIAL_TOKENS = ["<s>", "<unk>", "<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+PIECES = BLANKS + NUMBERS + WORDS + SCRIPTS + MARKS + ADDRESSES + SPECIAL_TOKENS
 
 
-def mixed_texts(number: int, seed: int = 0) -> list[str]:
-    chosen = random.Random(seed)
-    lengths = [chosen.randint(1, 12) for _ in range(number)]
-    return ["", " ", *("".join(chosen.choices(PIECES, k=length)) for length in lengths)]
+def mix_texts(n_texts: int, seed: int = 0) -> list[str]:
+    """Texts of one to twelve pieces, an empty text and a blank."""
+    generator = random.Random(seed)
+    texts = ["", " "]
+    for _ in range(n_texts):
+        n_pieces = generator.randint(1, 12)
+        texts.append("".join(generator.choices(PIECES, k=n_pieces)))
+    return texts
 
 
 def greedy_vocabulary() -> gguf_files.Vocabulary:
-    """A byte-level vocabulary whose merges cross every boundary, so that each cut before them is seen."""
+    """A byte-level vocabulary whose merges cross every boundary, so that each cut shows."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     trainer = trainers.BpeTrainer(
@@ -101,11 +72,12 @@ def greedy_vocabulary() -> gguf_files.Vocabulary:
         special_tokens=gguf_files.SPECIAL,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(mixed_texts(4000, seed=7), trainer)
+    tokenizer.train_from_iterator(mix_texts(4000, seed=7), trainer)
     trained = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(trained["vocab"], key=trained["vocab"].get)
-    unreachable = [each for each in ("Ġhello2", "Camelhello", "1234") if each not in tokens]
-    tokens += unreachable  # words that no merges lead to
+    for token in ("Ġhello2", "Camelhello", "1234"):  # words that no merges lead to
+        if token not in tokens:
+            tokens.append(token)
     n_special = len(gguf_files.SPECIAL)
     return gguf_files.Vocabulary(
         tokens=tokens,
@@ -115,26 +87,30 @@ def greedy_vocabulary() -> gguf_files.Vocabulary:
     )
 
 
+def assert_tokens_of_llama_cpp(file: Path) -> None:
+    tokenizer = read_gguf_tokenizer(file, "source")
+    texts = mix_texts(800)
+    for text, token_ids in zip(texts, llama_cpp.token_ids(file, texts), strict=True):
+        assert tokenizer(text)["input_ids"] == token_ids, text
+
+
 @pytest.mark.parametrize(
     "cut",
     ["gpt-2", "smollm", "qwen2", "llama-bpe", "falcon", "default", "qwen35", "dbrx", "stablelm2"],
 )
 def test_byte_level_tokens_are_those_of_llama_cpp(cut: str, tmp_path: Path) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=cut, vocabulary=greedy_vocabulary())
-    tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
-    texts = mixed_texts(800)
-    expected = llama_cpp.token_ids(tmp_path / "tiny.gguf", texts)
-    assert [tokenizer(text)["input_ids"] for text in texts] == expected
+    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=greedy_vocabulary())
+    assert_tokens_of_llama_cpp(tmp_path / "tiny.gguf")
 
 
 @pytest.mark.parametrize("flags", [{}, {"add_space_prefix": False}, {"add_bos_token": False}])
 def test_sentence_pieces_are_those_of_llama_cpp(flags: dict[str, bool], tmp_path: Path) -> None:
     vocabulary = gguf_files.sentence_pieces(**flags)
-    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer="default", vocabulary=vocabulary)
-    tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
-    texts = mixed_texts(800)
-    expected = llama_cpp.token_ids(tmp_path / "tiny.gguf", texts)
-    assert [tokenizer(text)["input_ids"] for text in texts] == expected
+    gguf_files.write(tmp_path / "tiny.gguf", cut="default", vocabulary=vocabulary)
+    assert_tokens_of_llama_cpp(tmp_path / "tiny.gguf")
+
+
+FREQUENCY_FACTORS = np.array([1, 1, 1, 1, 1, 1.5, 4, 8], np.float32)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +119,20 @@ def test_sentence_pieces_are_those_of_llama_cpp(flags: dict[str, bool], tmp_path
         {"tied": False},
         {"kv_heads": [2, 2, 2]},
         {"n_shards": 3},
-        {"extra_fields": {"llama.rope.scaling.factor": 4.0}},
-        {"extra_fields": {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.type": "none"}},
-        {"extra_fields": {"rope_freqs.weight": np.array([1, 1, 1, 1, 1, 1.5, 4, 8], np.float32)}},
+        {"more": {"llama.rope.scaling.factor": 4.0}},
+        {"more": {"llama.rope.scaling.factor": 4.0, "llama.rope.scaling.type": "none"}},
+        {"more": {"rope_freqs.weight": FREQUENCY_FACTORS}},
     ],
 )
 def test_an_odd_file_is_the_model_that_llama_cpp_has(
-    changes: dict[str, object], tmp_path: Path
+    changes: dict[str, Any], tmp_path: Path
 ) -> None:
     formats = dict.fromkeys(gguf_files.FORMATS, GGMLQuantizationType.F32)
     gguf_files.write(tmp_path / "tiny.gguf", formats=formats, **changes)
-    file = sorted(tmp_path.glob("*.gguf"))[0]
-    rows = torch.randint(3, 200, (4, 48), generator=torch.Generator().manual_seed(0))
-    expected = llama_cpp.log_probabilities(file, rows)
-    found = llama_cpp.transformers_log_probabilities(read_model(file, "auto", "source"), rows)
+    first_shard = sorted(tmp_path.glob("*.gguf"))[0]
+    token_ids = torch.randint(3, 200, (4, 48), generator=torch.Generator().manual_seed(0))
+
+    model = read_model(first_shard, "auto", "source")
+    found = llama_cpp.expected(model, token_ids)
+    expected = llama_cpp.log_probabilities(first_shard, token_ids)
     assert np.abs(found - expected).max() < 1e-3

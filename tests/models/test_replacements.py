@@ -1,5 +1,9 @@
-"""Layers of siblings: in a pass as in a built variant, merged, chosen, refused."""
+"""Layers of sibling models: measured, built, merged, chosen and refused.
 
+Numbers are compared with models into which the donors' weights were copied by hand.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,199 +23,266 @@ from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import evolutionary
-from lamina.selection.strategies import replacements as steps
+from lamina.selection.strategies import replacements as replacement_steps
 from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
 from lamina_workflow.checks.load import load_configuration
 from tests import ROOT
+from tests.families import trials
 from tests.given import tiny
-from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
+from tests.given.variants import compute_logits
+
+Records = dict[str, dict[str, Any]]
 
 
-def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
-    """Records of these models, each in a folder with the tokenizer."""
+def save_donors(folder: Path, **models: PreTrainedModel) -> Records:
+    """Write each model with the tokenizer; returns the records of these donors."""
+    records: Records = {}
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
-    digests = {name: describe_files(folder / name)["weights_sha256"] for name in models}
-    return {
-        name: {"path": str(folder / name), "weights_sha256": digest, "trust_remote_code": False}
-        for name, digest in digests.items()
-    }
+        records[name] = {
+            "path": str(folder / name),
+            "weights_sha256": describe_files(folder / name)["weights_sha256"],
+            "trust_remote_code": False,
+        }
+    return records
 
 
-def cut(
-    base: PreTrainedModel, units: list[str], records: dict[str, dict[str, Any]]
-) -> PreTrainedModel:
-    return materialise(base, {"units": units, "replacements": records})
+def build_variant(base: PreTrainedModel, units: Sequence[str], records: Records) -> PreTrainedModel:
+    return materialise(base, {"units": list(units), "replacements": records})
+
+
+def measure_sets(
+    base: PreTrainedModel, unit_sets: Sequence[Sequence[str]], records: Records
+) -> list[np.ndarray]:
+    """Log-likelihoods of all rows of the samples, with each set of units, from one session."""
+    samples = trials.samples()
+    candidates = {index: Candidate(frozenset(units)) for index, units in enumerate(unit_sets)}
+    all_units = sorted(set().union(*unit_sets))
+    layers = replacements.replacement_layers(base, all_units, records)
+    with sweep.open_session(base, samples, 2000, False, layers) as session:
+        session.measure(range(len(samples)), candidates)
+    scores = session.scores
+    return [scores.loglikelihood[scores.index[index]] for index in candidates]
+
+
+def score_by_hand(
+    family: str, units: Sequence[str], donors: Mapping[str, PreTrainedModel]
+) -> np.ndarray:
+    """The same with the donors' weights copied into a model whose removed layers are bypassed."""
+    model = tiny.model(family)
+    layers = layers_of(model)
+    removed_units = []
+    for unit in units:
+        layer_index, _, donor = unit.partition(".@")
+        if donor:
+            donor_layer = layers_of(donors[donor])[int(layer_index)]
+            layers[int(layer_index)].load_state_dict(donor_layer.state_dict())
+        else:
+            removed_units.append(unit)
+    rows = [row for sample in trials.samples() for row in sample.rows]
+    with trials.bypassed(layers, removed_units):
+        return trials.scored(model, rows).numpy()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "gpt_neox", "bloom"])
-def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(
-    family: str, tmp_path: Path
-) -> None:
-    """Replaced, dropped and both, two donors at one layer, several changes at once; weights are copied by hand."""
-    base, samples = tiny.model(family), random_samples(1, count=5)
-    others = {name: tiny.model(family, seed=seed) for name, seed in (("math", 1), ("code", 2))}
-    records = saved(tmp_path, **others)
-    sets = [
+def test_layers_of_donors_are_those_that_were_copied_by_hand(family: str, tmp_path: Path) -> None:
+    """Replaced, removed and both, two donors at one layer, several changes at once."""
+    base = tiny.model(family)
+    donors = {"math": tiny.model(family, seed=1), "code": tiny.model(family, seed=2)}
+    records = save_donors(tmp_path, **donors)
+    unit_sets = [
+        [],
         ["2.@math"],
         ["2.@code"],
         ["0", "2.@math"],
         ["1.@code", "2.@math", "4"],
         ["4.@math", "3"],
     ]
-    units = sorted({unit for each in sets for unit in each if "@" in unit})
-    wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with sweep.open_session(
-        base, samples, 2000, False, replacements.replacement_layers(base, units, records)
-    ) as session:
-        session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
-    found = session.scores.loglikelihood
-    for each, candidate in zip([[], *sets], wanted, strict=True):
-        mine = tiny.model(family)
-        for unit in each:
-            layer, _, name = unit.partition(".@")
-            if name:
-                layers_of(mine)[int(layer)].load_state_dict(
-                    layers_of(others[name])[int(layer)].state_dict()
-                )
-        expected = naive_loglikelihoods(mine, samples, [unit for unit in each if "@" not in unit])
-        assert np.abs(found[session.scores.index[candidate]] - expected).max() < NEAR_TIE, each
-        if each:
-            built = cut(base, each, records)
-            assert np.abs(naive_loglikelihoods(built, samples) - expected).max() < NEAR_TIE, each
+
+    measured_scores = measure_sets(base, unit_sets, records)
+
+    rows = [row for sample in trials.samples() for row in sample.rows]
+    for units, measured in zip(unit_sets, measured_scores, strict=True):
+        expected = score_by_hand(family, units, donors)
+        assert np.abs(measured - expected).max() < 1e-4, units
+        if units:
+            built = trials.scored(build_variant(base, units, records), rows).numpy()
+            assert np.abs(built - expected).max() < 1e-4, units
 
 
-def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: Path) -> None:
-    base, ids = tiny.model(), tiny.tokens()
-    records = saved(tmp_path, same=tiny.model(), math=tiny.model(seed=1))
-    records |= {
-        "nothing": {"of": ["math", "same"], "weight": 0.0},
-        "some": {"of": ["math", "same"], "weight": 0.25},
-    }
-    expected = base(ids).logits
-    for name in ("same", "nothing"):
-        units = [f"{layer}.@{name}" for layer in range(5)]
-        built = cut(base, units, records)
-        assert torch.equal(built(ids).logits, expected)
-        with sweep.open_session(
-            base,
-            samples := random_samples(1, 3),
-            2000,
-            False,
-            replacements.replacement_layers(base, units, records),
-        ) as on:
-            everyone = {
-                "none": Candidate(),
-                **{unit: Candidate(frozenset({unit})) for unit in units},
-            }
-            on.measure(range(len(samples)), everyone)
-        # One row more in a batch may round otherwise; nothing else may differ.
-        assert np.abs(on.scores.loglikelihood - on.scores.loglikelihood[:1]).max() < 1e-5
-    assert not torch.equal(cut(base, ["2.@some"], records)(ids).logits, expected)
-    (module,) = replacements.replacement_layers(base, ["2.@some"], records).values()
-    mine, theirs = (
-        dict(layers_of(model)[2].named_parameters()) for model in (base, tiny.model(seed=1))
-    )
-    for key, weight in module.named_parameters():
-        assert torch.allclose(weight, mine[key] + 0.25 * (theirs[key] - mine[key]))
-    assert torch.equal(base(ids).logits, expected), "the base is as it was"
+@pytest.mark.parametrize("donor", ["same", "merged"])
+def test_a_donor_equal_to_the_base_changes_no_bit(donor: str, tmp_path: Path) -> None:
+    """A copy of the base, and a merge that takes nothing from the other model."""
+    base = tiny.model()
+    token_ids = tiny.tokens()
+    records = save_donors(tmp_path, same=tiny.model(), math=tiny.model(seed=1))
+    records["merged"] = {"of": ["math", "same"], "weight": 0.0}
+    units = [f"{layer_index}.@{donor}" for layer_index in range(5)]
+
+    built = build_variant(base, units, records)
+    measured_scores = measure_sets(base, [[], *([unit] for unit in units)], records)
+
+    assert torch.equal(compute_logits(built, token_ids), compute_logits(base, token_ids))
+    # One row more in a batch may round otherwise; nothing else may differ.
+    for scores in measured_scores:
+        assert np.abs(scores - measured_scores[0]).max() < 1e-5
+
+
+def test_a_merged_layer_lies_between_those_of_base_and_donor(tmp_path: Path) -> None:
+    base = tiny.model()
+    donor = tiny.model(seed=1)
+    token_ids = tiny.tokens()
+    base_logits = compute_logits(base, token_ids)
+    records = save_donors(tmp_path, math=donor, same=tiny.model())
+    records["merged"] = {"of": ["math", "same"], "weight": 0.25}
+
+    (merged_layer,) = replacements.replacement_layers(base, ["2.@merged"], records).values()
+    built = build_variant(base, ["2.@merged"], records)
+
+    base_weights = dict(layers_of(base)[2].named_parameters())
+    donor_weights = dict(layers_of(donor)[2].named_parameters())
+    for name, weight in merged_layer.named_parameters():
+        expected = 0.75 * base_weights[name] + 0.25 * donor_weights[name]
+        torch.testing.assert_close(weight, expected)
+    assert not torch.equal(compute_logits(built, token_ids), base_logits)
+    assert torch.equal(compute_logits(base, token_ids), base_logits)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("changes", "message"),
     [
         ({"intermediate_size": 64}, "mlp.*is .* there"),
         ({"depth": 4}, "layers.4"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}, "rope_parameters"),
-        ({"seed": 1}, "tokenizer"),
     ],
 )
-def test_a_donor_of_another_shape_or_with_other_positions_or_tokens_is_refused(
-    change: dict, words: str, tmp_path: Path
+def test_a_donor_of_another_shape_or_with_other_positions_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     base = tiny.model()
-    records = saved(tmp_path, base=base, math=tiny.model(seed=1), other=tiny.model(**change))
+    records = save_donors(tmp_path, base=base, other=tiny.model(**changes))
     manifest = records["base"] | {"source": "base"}
-    replacements.check_siblings(base, manifest, {"math": records["math"]})
-    if "seed" in change:
-        found = tiny.tokenizer()
-        found.add_tokens(["w60"])
-        found.save_pretrained(tmp_path / "other")
-    with pytest.raises(LaminaError, match=f"donors.other: .*{words}"):
+    with pytest.raises(LaminaError, match=f"donors.other: .*{message}"):
         replacements.check_siblings(base, manifest, {"other": records["other"]})
 
 
-def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:
-    request = PlanRequest(1, "layer", 4, frozenset({3}), 0)
-    empty = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
-    ranked = [
-        ScoredUnit("3.@a", -0.4),
-        ScoredUnit("1.@a", -0.3),
-        ScoredUnit("2.@b", -0.2),
-        ScoredUnit("1", 0.1),
-        ScoredUnit("2", 0.2),
-        ScoredUnit("0", 0.3),
-        ScoredUnit("0.@a", 0.4),
-    ]
-    first = steps.choose(request, StepEvidence(ranked, 0.8, {"1": 0.7, "2.@b": 0.9}), empty)
-    assert first.units == ["1", "2.@b"] and first.scores == [0.1, -0.2]
-    assert first.accuracy_before == [0.8, 0.8] and first.accuracy_after == [0.7, 0.9]
-    # The next step drops the replaced layer: its replacement goes with it. No replacement gains.
-    assert steps.units(["0", "2", "3"], first.units, ["a", "b"])[3:] == [
-        "0.@a",
-        "0.@b",
-        "2.@a",
-        "3.@a",
-        "3.@b",
-    ]
-    second = steps.choose(
-        PlanRequest(2, "layer", 4, frozenset(), 0),
-        StepEvidence([ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0.@a", 0.0)]),
-        first,
-    )
-    assert second.units == ["1", "2"] and second.removed == 2
-    # Another donor takes the place of the first one.
-    other = steps.choose(
-        PlanRequest(2, "layer", 4, frozenset(), 0),
-        StepEvidence([ScoredUnit("2.@a", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]),
-        first,
-    )
-    assert other.units == ["1", "0", "2.@a"]
+def test_a_donor_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    base = tiny.model()
+    records = save_donors(tmp_path, base=base, math=tiny.model(seed=1))
+    manifest = records["base"] | {"source": "base"}
+    replacements.check_siblings(base, manifest, {"math": records["math"]})
+
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens(["w60"])
+    tokenizer.save_pretrained(tmp_path / "math")
+    with pytest.raises(LaminaError, match="donors.math: .*tokenizer"):
+        replacements.check_siblings(base, manifest, {"math": records["math"]})
+
+
+EMPTY_PLAN = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
+FIRST_RANKED = [
+    ScoredUnit("3.@a", -0.4),
+    ScoredUnit("1.@a", -0.3),
+    ScoredUnit("2.@b", -0.2),
+    ScoredUnit("1", 0.1),
+    ScoredUnit("2", 0.2),
+    ScoredUnit("0", 0.3),
+    ScoredUnit("0.@a", 0.4),
+]
+
+
+def request_step(n_removed: int, *protected_layers: int) -> PlanRequest:
+    return PlanRequest(n_removed, "layer", 4, frozenset(protected_layers), 0)
+
+
+@pytest.fixture
+def first_plan() -> Plan:
+    """The first step, in which layer 3 is protected."""
+    evidence = StepEvidence(FIRST_RANKED, 0.8, {"1": 0.7, "2.@b": 0.9})
+    return replacement_steps.choose(request_step(1, 3), evidence, EMPTY_PLAN)
+
+
+def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_that_gains(
+    first_plan: Plan,
+) -> None:
+    assert first_plan.units == ["1", "2.@b"]
+    assert first_plan.scores == [0.1, -0.2]
+    assert first_plan.accuracy_before == [0.8, 0.8]
+    assert first_plan.accuracy_after == [0.7, 0.9]
+
+
+def test_a_step_measures_every_replacement_but_the_one_it_has(first_plan: Plan) -> None:
+    removable = ["0", "2", "3"]
+    units = replacement_steps.units(removable, first_plan.units, ["a", "b"])
+    assert units == [*removable, "0.@a", "0.@b", "2.@a", "3.@a", "3.@b"]
+
+
+def test_a_replaced_layer_that_is_removed_loses_its_replacement(first_plan: Plan) -> None:
+    ranked = [ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0.@a", 0.0)]
+    plan = replacement_steps.choose(request_step(2), StepEvidence(ranked), first_plan)
+    assert plan.units == ["1", "2"]
+    assert plan.removed == 2
+
+
+def test_another_donor_takes_the_place_of_the_first_one(first_plan: Plan) -> None:
+    ranked = [ScoredUnit("2.@a", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]
+    plan = replacement_steps.choose(request_step(2), StepEvidence(ranked), first_plan)
+    assert plan.units == ["1", "0", "2.@a"]
+
+
+def test_a_plan_keeps_the_records_of_its_donors_and_of_what_they_are_merged_from(
+    first_plan: Plan,
+) -> None:
     records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}
-    assert set(steps.with_records(first, records).replacements) == {"a", "b"}
+    assert set(replacement_steps.with_records(first_plan, records).replacements) == {"a", "b"}
 
 
-def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
+def test_a_patch_repairs_what_is_removed_and_not_what_is_replaced() -> None:
     assert find_runs(["2", "3.@math", "4"], 6) == [(2, 3), (4, 5)]
 
 
-def test_the_configuration_names_what_is_wrong_with_donors() -> None:
-    raw = yaml.safe_load((ROOT / "tests/configs/tiny.yaml").read_text(encoding="utf-8"))
+@pytest.fixture
+def raw_configuration() -> dict[str, Any]:
+    """A configuration with a donor, a merge of it, and a selector that uses both."""
+    text = (ROOT / "tests/configs/tiny.yaml").read_text(encoding="utf-8")
+    raw = yaml.safe_load(text)
     raw["donors"] = {
         "math": {"source": "resources/reference"},
         "both": {"of": ["math"], "weight": 0.25},
     }
-    raw["selectors"]["given"] = {"metric": "accuracy", "donors": ["math", "both"]}
-    loaded = load_configuration(raw, ROOT)
-    assert loaded.models["math"].layers == 12
-    assert load_configuration(loaded.plain(), ROOT) == loaded
-    given = {"metric": "accuracy", "donors": ["math"]}
-    for section, name, change, words in (
+    raw["selectors"]["swapping"] = {"metric": "accuracy", "donors": ["math", "both"]}
+    return raw
+
+
+def test_the_configuration_knows_donors(raw_configuration: dict[str, Any]) -> None:
+    configuration = load_configuration(raw_configuration, ROOT)
+    assert configuration.models["math"].layers == 12
+    assert load_configuration(configuration.plain(), ROOT) == configuration
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "entry", "message"),
+    [
         (
             "selectors",
-            "given",
-            given | {"donors": ["maths"]},
-            "selectors.given.donors: 'maths' is not defined",
+            "swapping",
+            {"metric": "accuracy", "donors": ["maths"]},
+            "selectors.swapping.donors: 'maths' is not defined",
         ),
         (
             "selectors",
-            "given",
-            given | {"metric": "cosine"},
-            "selectors.given.metric: 'cosine' has no value for a layer",
+            "swapping",
+            {"metric": "cosine", "donors": ["math"]},
+            "selectors.swapping.metric: 'cosine' has no value for a layer",
         ),
-        ("selectors", "given", given | {"units": "mlp"}, "whole layers"),
+        (
+            "selectors",
+            "swapping",
+            {"metric": "accuracy", "donors": ["math"], "units": "mlp"},
+            "whole layers",
+        ),
         ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is not a sibling"),
         ("donors", "math", {"source": "nowhere"}, "donors.math.source: there is no folder"),
         (
@@ -220,36 +291,56 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
             {"source": "elsewhere/model", "revision": "x"},
             "another model under `models`",
         ),
-    ):
-        with pytest.raises(LaminaError, match=words):
-            load_configuration(raw | {section: raw[section] | {name: change}}, ROOT)
+    ],
+)
+def test_the_configuration_names_what_is_wrong_with_donors(
+    raw_configuration: dict[str, Any],
+    section: str,
+    name: str,
+    entry: dict[str, Any],
+    message: str,
+) -> None:
+    raw_configuration[section][name] = entry
+    with pytest.raises(LaminaError, match=message):
+        load_configuration(raw_configuration, ROOT)
 
 
-def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
-    """Dropping layer l costs 1 + l; a's layer 2 gains .5 and its layer 3 .25, b's lose. Dropped after it was replaced,
-    a layer costs what it always does."""
-    gains = {"2.@a": -0.5, "3.@a": -0.25}
-    cost = {str(layer): 1.0 + layer for layer in range(5)}
-    sums = [sum((cost | gains).get(unit, 0.1) for unit in one.removed) for one in candidates]
-    return np.repeat(np.array(sums)[:, None], len(list(numbers)), axis=1)
+class AdditiveLosses:
+    """Measures sets of units whose losses add up.
+
+    Removing layer l costs 1 + l, also if it was replaced before. Donor a gains 0.5 at layer 2 and
+    0.25 at layer 3; all other replacements cost 0.1.
+    """
+
+    LOSSES = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0, "2.@a": -0.5, "3.@a": -0.25}
+
+    def losses(self, candidates: Iterable[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+        n_samples = len(list(sample_indices))
+        rows: list[list[float]] = []
+        for candidate in candidates:
+            loss = sum(self.LOSSES.get(unit, 0.1) for unit in candidate.removed)
+            rows.append([loss] * n_samples)
+        return np.array(rows)
 
 
-class Summed:
-    """What measures: a function of sets."""
-
-    def measure_losses(self, candidates: Any, numbers: Any) -> np.ndarray:
-        return losses(list(candidates), numbers)
-
-
-def test_a_search_finds_the_best_replacements_beside_the_best_removals() -> None:
+def test_a_search_finds_the_best_replacements_with_the_best_removals() -> None:
     options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
-    search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
-    found = evolutionary.find(search, [str(layer) for layer in range(5)], [1, 2], options)
+    search = Search(options.strategy, Trials(AdditiveLosses(), 8), np.arange(8), np.full(8, 5000))
+
+    found = evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], options)
+
+    assert found[1].removed == {"0", "2.@a", "3.@a"}
     assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
-    assert (
-        len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
-    )
+
+
+def test_a_search_removes_a_layer_or_gives_it_one_donor() -> None:
+    options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
+    search = Search(options.strategy, Trials(AdditiveLosses(), 8), np.arange(8), np.full(8, 5000))
+
+    evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], options)
+
     for row in search.rows:
-        layers = [unit.split(".")[0] for unit in row["units"]]
-        assert len(set(layers)) == len(layers), "a layer is dropped, or has one donor"
-        assert row["removed"] == sum("@" not in unit for unit in row["units"])
+        layer_indices = [unit.partition(".")[0] for unit in row["units"]]
+        assert len(set(layer_indices)) == len(layer_indices)
+        removed_units = [unit for unit in row["units"] if "@" not in unit]
+        assert row["removed"] == len(removed_units)
