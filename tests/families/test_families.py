@@ -220,7 +220,7 @@ def test_an_export_is_the_same_model_in_a_process_without_lamina(
     assert fresh["tied"] == exported.is_tied
     tolerance = 1e-6 * float(exported.logits.abs().max())
     torch.testing.assert_close(fresh["logits"], exported.logits, rtol=0, atol=tolerance)
-    assert torch.equal(fresh["resaved"], fresh["logits"])
+    assert torch.equal(fresh["resaved logits"], fresh["logits"])
     if cell.dtype == "float32":
         assert torch.equal(fresh["tokens"], exported.tokens)
     if cell.kind not in ("attention", "mlp"):  # whose removed weights are written as zeros
@@ -260,12 +260,12 @@ def test_the_configuration_survives_saving_and_loading(
         del expected[n_heads]
     assert found == expected
 
-    resaved_config = drop_settings(exported.fresh["again"], {"_name_or_path"})
+    resaved_config = drop_settings(exported.fresh["resaved config"], {"_name_or_path"})
     assert resaved_config == drop_settings(fresh_config, {"_name_or_path"})
 
 
 @pytest.mark.parametrize("cell", mark_slow(CELLS_WITH_CODE))
-@pytest.mark.parametrize("load", ["plain", "asked", "stock class"])
+@pytest.mark.parametrize("load", ["without trust", "by default", "by the stock class"])
 def test_a_plain_load_of_an_export_with_code_says_what_to_do(
     cell: Cell, load: str, exports: dict[Cell, Exported]
 ) -> None:

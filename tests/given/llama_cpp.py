@@ -10,8 +10,8 @@ from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.models.export import gguf_file, save
-from tests.families.test_families import base_folder, source_of
 from tests.given import gguf_files, tiny
+from tests.given.variants import base_folder, source_of
 
 ARCHITECTURES = {
     "llama": MODEL_ARCH.LLAMA,

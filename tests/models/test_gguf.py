@@ -26,7 +26,7 @@ from lamina.models.manifest import describe_model
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, llama_cpp, tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.variants import compute_logits
 
 TOKEN_IDS = torch.arange(3, 43).reshape(2, 20)
@@ -86,7 +86,7 @@ def test_weights_are_those_that_quantising_left(dequantised: Dequantised) -> Non
         torch.testing.assert_close(weight, expected[name], rtol=0, atol=1e-6)
     # The weights before were others: quantising is no formality here.
     name = "model.layers.0.mlp.up_proj.weight"
-    before = gguf_files.original().state_dict()[name]
+    before = gguf_files.random_llama().state_dict()[name]
     assert (stored[name] - before).abs().max() > 0.01
 
 
@@ -104,7 +104,7 @@ def test_the_checkpoint_is_an_ordinary_one_with_the_same_logits(dequantised: Deq
 
 def test_the_tokenizer_is_that_of_the_authors(dequantised: Dequantised) -> None:
     tokenizer = AutoTokenizer.from_pretrained(dequantised.checkpoint)
-    authors_tokenizer = gguf_files.true_tokenizer()
+    authors_tokenizer = gguf_files.expected_tokenizer()
     for text in TEXTS:
         token_ids = tokenizer(text)["input_ids"]
         tokens = tokenizer.convert_ids_to_tokens(token_ids)
@@ -139,7 +139,7 @@ def test_the_file_names_the_unknown_token(tmp_path: Path) -> None:
 def test_a_tokenizer_beside_the_file_is_used_instead(
     tmp_path: Path, dequantised: Dequantised
 ) -> None:
-    gguf_files.write(tmp_path / "tiny.gguf", cut="own-way")
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer="own-way")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((dequantised.checkpoint / name).read_bytes())
 
@@ -159,8 +159,8 @@ def test_a_tokenizer_beside_the_file_is_used_instead(
             {"extra_fields": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 8.0}},
             "settings that would be lost (rope.scaling.type: yarn)",
         ),
-        ({"more": {"llama.logit_scale": 8.0}}, "settings that would be lost (logit_scale)"),
-        ({"more": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "numbers and its model"),
+        ({"extra_fields": {"llama.logit_scale": 8.0}}, "settings that would be lost (logit_scale)"),
+        ({"extra_fields": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "numbers and its model"),
         (
             {"extra_fields": {"llama.attention.value_length": 8.0}},
             "`llama.attention.value_length: 8.0`, and transformers would build the model with 16",
@@ -183,7 +183,7 @@ def in_format(number_format: GGMLQuantizationType) -> dict[str, Any]:
 
 
 def with_setting(name: str, value: Any) -> dict[str, Any]:
-    return {"more": {name: value}}
+    return {"extra_fields": {name: value}}
 
 
 F32 = GGMLQuantizationType.F32
@@ -205,10 +205,10 @@ ODD_AND_VALID: dict[str, dict[str, Any]] = {
     "frequencies divided by one": with_setting("rope_freqs.weight", np.ones(8, np.float32)),
     "an importance matrix": with_setting("quantize.imatrix.file", "a.dat"),
     "tags": with_setting("general.tags", ["a", "b"]),
-    "SentencePiece": {"vocabulary": gguf_files.sentence_pieces(), "cut": "default"},
+    "SentencePiece": {"vocabulary": gguf_files.sentence_pieces(), "pre_tokenizer": "default"},
     "SentencePiece without flags": {
         "vocabulary": PIECES_WITHOUT_FLAGS,
-        "cut": None,
+        "pre_tokenizer": None,
         "name": "mistral",
     },
     "three shards": {"n_shards": 3},
@@ -260,7 +260,7 @@ def llama3_factors(factor: float) -> np.ndarray:
 def test_factors_of_rotary_frequencies_are_kept(
     tmp_path: Path, factors: np.ndarray, rope_type: str
 ) -> None:
-    original = gguf_files.write(tmp_path / "tiny.gguf", more={"rope_freqs.weight": factors})
+    original = gguf_files.write(tmp_path / "tiny.gguf", extra_fields={"rope_freqs.weight": factors})
     original.model.rotary_emb.inv_freq /= torch.from_numpy(factors)
 
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
@@ -271,7 +271,9 @@ def test_factors_of_rotary_frequencies_are_kept(
 
 
 def test_one_factor_of_all_rotary_frequencies_is_kept(tmp_path: Path) -> None:
-    original = gguf_files.write(tmp_path / "tiny.gguf", more={"llama.rope.scaling.factor": 4.0})
+    original = gguf_files.write(
+        tmp_path / "tiny.gguf", extra_fields={"llama.rope.scaling.factor": 4.0}
+    )
     original.model.rotary_emb.inv_freq /= 4
     loaded = read_model(tmp_path / "tiny.gguf", "auto", "source")
     assert_same_logits(loaded, original, LONG_TOKEN_IDS, tolerance=1e-3)
@@ -293,7 +295,7 @@ def write_lfm2(file: Path) -> PreTrainedModel:
         rope_theta=5000.0,
     )
     model = Lfm2ForCausalLM(config).eval()
-    writer = gguf_files.header(
+    writer = gguf_files.open_writer(
         file,
         "lfm2",
         block_count=3,
@@ -349,7 +351,7 @@ def test_a_header_with_262144_tokens_and_150000_merges_is_read_in_seconds(
 ) -> None:
     """Seconds of the processor, so that a busy machine changes nothing."""
     file = tmp_path / "large.gguf"
-    writer = gguf_files.header(file, "gemma3", block_count=2, context_length=64)
+    writer = gguf_files.open_writer(file, "gemma3", block_count=2, context_length=64)
     writer.add_token_list([f"token{index}" for index in range(262_144)])
     writer.add_token_merges([f"left{index} right{index}" for index in range(150_000)])
     writer.add_token_scores([0.0] * 262_144)
@@ -387,19 +389,19 @@ def test_a_model_with_a_large_vocabulary_is_dequantised(tmp_path: Path) -> None:
 @pytest.fixture
 def raw_configuration(tmp_path: Path) -> dict[str, Any]:
     """A configuration whose model is the file tiny.gguf."""
-    workplace(tmp_path)
-    return put(minimal(), "models.small", {"source": "tiny.gguf"})
+    write_model_and_data(tmp_path)
+    return set_key(minimal_config(), "models.small", {"source": "tiny.gguf"})
 
 
 def test_more_layers_than_the_file_has_are_not_removed(
     tmp_path: Path, raw_configuration: dict[str, Any]
 ) -> None:
     gguf_files.write(tmp_path / "tiny.gguf")
-    put(raw_configuration, "studies.prune.removed", [1])
+    set_key(raw_configuration, "studies.prune.removed", [1])
     configuration = load_configuration(raw_configuration, tmp_path)
     assert configuration.models["small"].layers == gguf_files.LAYERS
 
-    put(raw_configuration, "studies.prune.removed", [9])
+    set_key(raw_configuration, "studies.prune.removed", [9])
     with pytest.raises(LaminaError, match=r"studies.prune.removed.*9"):
         load_configuration(raw_configuration, tmp_path)
 

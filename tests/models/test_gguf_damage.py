@@ -13,7 +13,7 @@ from lamina.models import gguf
 from lamina.models.dequantise import dequantise_model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def file(tmp_path: Path) -> Path:
 def test_a_damaged_file_is_refused_when_the_configuration_is_read(
     tmp_path: Path, file: Path, damage: Callable[[bytes], bytes], reason: str
 ) -> None:
-    workplace(tmp_path)
-    raw = put(minimal(), "models.small", {"source": "tiny.gguf"})
+    write_model_and_data(tmp_path)
+    raw = set_key(minimal_config(), "models.small", {"source": "tiny.gguf"})
     file.write_bytes(damage(file.read_bytes()))
 
     with pytest.raises(LaminaError) as refusal:

@@ -120,7 +120,7 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
         "llama.rope.sections": [1, 2],
         "general.tags": ["a", "b", "c"],
     }
-    gguf_files.write(tmp_path / "tiny.gguf", more=settings)
+    gguf_files.write(tmp_path / "tiny.gguf", extra_fields=settings)
 
     gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT_LAYERS)
 
@@ -134,7 +134,7 @@ def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:
 
 def test_tensors_keep_their_number_format(tmp_path: Path) -> None:
     bias = np.ones(3, np.float16)
-    gguf_files.write(tmp_path / "tiny.gguf", more={"x.bias": bias})
+    gguf_files.write(tmp_path / "tiny.gguf", extra_fields={"x.bias": bias})
     gguf_file.copy_layers(tmp_path / "tiny.gguf", tmp_path / "cut.gguf", KEPT_LAYERS)
     assert GGUFReader(tmp_path / "cut.gguf").tensors[-1].data.dtype == np.float16
 

@@ -59,7 +59,7 @@ DIGITS = {
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "cut", "expected_tokens"),
+    ("vocabulary", "pre_tokenizer", "expected_tokens"),
     [
         (sentence_pieces(), "default", SENTENCE_PIECES),
         (sentence_pieces(add_space_prefix=True), "default", SENTENCE_PIECES),
@@ -68,10 +68,10 @@ DIGITS = {
     ],
 )
 def test_tokens_are_those_of_llama_cpp(
-    tmp_path: Path, vocabulary: Vocabulary, cut: str, expected_tokens: dict[str, str]
+    tmp_path: Path, vocabulary: Vocabulary, pre_tokenizer: str, expected_tokens: dict[str, str]
 ) -> None:
     """Also when the checkpoint is read again, by lamina and by transformers alone."""
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=pre_tokenizer, vocabulary=vocabulary)
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
     tokenizers = (
         read_gguf_tokenizer(tmp_path / "tiny.gguf", "source"),
@@ -87,21 +87,22 @@ def test_tokens_are_those_of_llama_cpp(
 
 
 @pytest.mark.parametrize(
-    ("cut", "expected_tokens"), [("llama-bpe", ["Ġinner"]), ("smollm", ["Ġ", "in", "n", "e", "r"])]
+    ("pre_tokenizer", "expected_tokens"),
+    [("llama-bpe", ["Ġinner"]), ("smollm", ["Ġ", "in", "n", "e", "r"])],
 )
 def test_words_that_no_merges_lead_to_are_taken_whole_where_llama_cpp_does(
-    tmp_path: Path, cut: str, expected_tokens: list[str]
+    tmp_path: Path, pre_tokenizer: str, expected_tokens: list[str]
 ) -> None:
     tokens = [*gguf_files.TOKENS, "Ġinner"]
     types = [*BYTE_LEVEL.types, TokenType.NORMAL]
     vocabulary = Vocabulary(tokens, types, gguf_files.MERGES, flags=BYTE_LEVEL.flags)
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut, vocabulary=vocabulary)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=pre_tokenizer, vocabulary=vocabulary)
     tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
     assert tokenizer.tokenize(" inner") == expected_tokens
 
 
 @pytest.mark.parametrize(
-    ("cut", "expected_pieces"),
+    ("pre_tokenizer", "expected_pieces"),
     [
         ("gpt-2", "Ġ2026 725 . 91"),
         ("smollm", "Ġ 2 0 2 6 7 2 5 . 9 1"),
@@ -113,15 +114,15 @@ def test_words_that_no_merges_lead_to_are_taken_whole_where_llama_cpp_does(
     ],
 )
 def test_numbers_are_cut_as_the_file_says(
-    tmp_path: Path, cut: str | None, expected_pieces: str
+    tmp_path: Path, pre_tokenizer: str | None, expected_pieces: str
 ) -> None:
     """Pieces that no merge crosses, as llama.cpp gave them with a vocabulary that merges all."""
-    gguf_files.write(tmp_path / "tiny.gguf", cut=cut)
+    gguf_files.write(tmp_path / "tiny.gguf", pre_tokenizer=pre_tokenizer)
     tokenizer = read_gguf_tokenizer(tmp_path / "tiny.gguf", "source")
-    pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+    backend = tokenizer.backend_tokenizer
     pieces: list[str] = []
     for text in (" 2026", "725.91"):
-        pieces += [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+        pieces += [piece for piece, _ in backend.pre_tokenizer.pre_tokenize_str(text)]
     assert pieces == expected_pieces.split()
 
 

@@ -15,7 +15,7 @@ from lamina.models.manifest import describe_model, load_skeleton
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from tests.given import tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.model_folders import (
     State,
     change_config,
@@ -365,7 +365,7 @@ def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
     assert load_configuration(minimal_config(), tmp_path)
     change(tmp_path / "small")
     with pytest.raises(LaminaError) as refusal:
-        load_configuration(minimal(), tmp_path)
+        load_configuration(minimal_config(), tmp_path)
     assert str(refusal.value).startswith("models.small.source: ")
     assert message in str(refusal.value)
 
@@ -374,11 +374,11 @@ def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
 def test_a_folder_in_a_quantised_format_that_is_not_dequantised_is_refused(
     tmp_path: Path, method: str
 ) -> None:
-    workplace(tmp_path)
+    write_model_and_data(tmp_path)
     change_config(tmp_path / "small", quantization_config={"quant_method": method})
     message = rf"^models.small.source: .* is quantised \({method}\), and .* Write the checkpoint"
     with pytest.raises(LaminaError, match=message):
-        load_configuration(minimal(), tmp_path)
+        load_configuration(minimal_config(), tmp_path)
 
 
 def test_layer_types_that_do_not_fit_are_a_fault_of_the_configuration(folder: Path) -> None:

@@ -17,7 +17,7 @@ from lamina.models.load import load_folder, load_tokenizer
 from lamina.options.benchmarks import Perplexity
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, tiny
-from tests.given.configurations import minimal, put, workplace
+from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.model_folders import manifest_of, save_model
 
 
@@ -43,7 +43,7 @@ def build_sentence_pieces() -> Tokenizer:
 
 def build_three_digits() -> Tokenizer:
     """As Llama 3 has it: numbers in pieces of three digits."""
-    tokenizer = gguf_files.true_tokenizer()
+    tokenizer = gguf_files.expected_tokenizer()
     digits = pre_tokenizers.Split(Regex(r"\p{N}{1,3}"), "isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, letters])
@@ -71,7 +71,7 @@ def save_as_class(
     ["GPT2Tokenizer", "LlamaTokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "GPTNeoXTokenizer"],
 )
 @pytest.mark.parametrize(
-    "build", [gguf_files.true_tokenizer, build_sentence_pieces, build_three_digits]
+    "build", [gguf_files.expected_tokenizer, build_sentence_pieces, build_three_digits]
 )
 @pytest.mark.parametrize("settings", [{}, {"add_prefix_space": True}])
 def test_text_is_encoded_as_tokenizer_json_says_whatever_its_class_is_called(
@@ -102,7 +102,7 @@ def test_a_byte_level_class_puts_a_blank_before_a_text_where_its_settings_say_so
     tmp_path: Path,
 ) -> None:
     """As RoBERTa's vocabulary: tokenizer.json has no blank, tokenizer_config.json asks for one."""
-    stated = gguf_files.true_tokenizer()
+    stated = gguf_files.expected_tokenizer()
     stated.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     save_as_class(stated, tmp_path, "GPT2Tokenizer", "gpt2", add_prefix_space=True)
 
@@ -114,8 +114,8 @@ def test_a_byte_level_class_puts_a_blank_before_a_text_where_its_settings_say_so
 def test_a_missing_chat_template_is_refused_when_the_configuration_is_read(
     tmp_path: Path,
 ) -> None:
-    workplace(tmp_path)
-    raw = put(minimal(), "models.small.chat_template", True)
+    write_model_and_data(tmp_path)
+    raw = set_key(minimal_config(), "models.small.chat_template", True)
     with pytest.raises(LaminaError, match=r"^models.small.chat_template: .* has no chat template"):
         load_configuration(raw, tmp_path)
     (tmp_path / "small/chat_template.jinja").write_text("{{ messages }}")
