@@ -1,4 +1,4 @@
-"""A small hub on the loopback: what huggingface_hub and datasets ask the real one for models and data sets."""
+"""A hub on the loopback: what huggingface_hub and datasets ask for models and data sets."""
 
 import hashlib
 import json
@@ -10,80 +10,99 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 _ID = r"(?P<id>[^/]+/[^/]+)"
-_API = re.compile(
-    rf"/api/(?P<kind>models|datasets)/{_ID}(/(?P<what>revision|tree|paths-info)/(?P<rest>.+))?"
+_API_PATH = re.compile(
+    rf"/api/(?P<kind>models|datasets)/{_ID}(/(?P<query>revision|tree|paths-info)/(?P<rest>.+))?"
 )
-_FILE = re.compile(rf"/(?P<kind>datasets/)?{_ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
+_FILE_PATH = re.compile(
+    rf"/(?P<kind>datasets/)?{_ID}/resolve/(?P<revision>[^/]+)/(?P<file_name>.+)"
+)
 
 
 @dataclass(frozen=True)
 class Repository:
     """What the hub holds under one id; every revision in `revisions` is the same commit.
 
-    gated: the status that whoever has another token than `token` is refused with.
-    breaks: how many transfers of weights and rows break: the first in the middle, the others before it begins.
+    gated: the status with which requests without `token` are refused; 0 if none are.
+    n_breaks: how many transfers of weights and rows break: the first in the middle, the others
+        before they begin.
     """
 
     folder: Path
     gated: int = 0
     token: str = "none"
-    breaks: int = 0
+    n_breaks: int = 0
     revisions: tuple[str, ...] = ("main",)
 
     @property
     def commit(self) -> str:
-        """Of 40 digits, and of nothing but the folder's name."""
+        """40 digits that follow from the folder's name."""
         return hashlib.sha1(self.folder.name.encode()).hexdigest()
 
-    def files(self) -> dict[str, Path]:
+    def list_files(self) -> dict[str, Path]:
         """Every file by its path in the repository."""
-        found = sorted(path for path in self.folder.rglob("*") if path.is_file())
-        return {path.relative_to(self.folder).as_posix(): path for path in found}
+        files: dict[str, Path] = {}
+        for path in sorted(self.folder.rglob("*")):
+            if path.is_file():
+                files[path.relative_to(self.folder).as_posix()] = path
+        return files
 
-    def tree(self) -> list[dict[str, Any]]:
+    def list_tree(self) -> list[dict[str, Any]]:
         """Files and folders as the hub lists them."""
-        names = self.files()
-        parents = {str(parent) for name in names for parent in Path(name).parents} - {"."}
-        listed = [
-            {"type": "directory", "path": name, "oid": self.commit, "size": 0}
-            for name in sorted(parents)
-        ]
-        return listed + [
-            {"type": "file", "path": name, "oid": etag(path), "size": path.stat().st_size}
-            for name, path in names.items()
-        ]
+        folder_names: set[str] = set()
+        files: list[dict[str, Any]] = []
+        for name, path in self.list_files().items():
+            folder_names.update(str(parent) for parent in Path(name).parents)
+            size = path.stat().st_size
+            files.append({"type": "file", "path": name, "oid": hash_file(path), "size": size})
+        folders: list[dict[str, Any]] = []
+        for name in sorted(folder_names - {"."}):
+            folders.append({"type": "directory", "path": name, "oid": self.commit, "size": 0})
+        return folders + files
 
 
-def etag(path: Path) -> str:
+def hash_file(path: Path) -> str:
     return hashlib.sha1(path.read_bytes()).hexdigest()
+
+
+class Request(NamedTuple):
+    """One request; `byte_range` is "" where the whole file is asked for."""
+
+    method: str
+    path: str
+    byte_range: str
 
 
 @dataclass
 class Hub:
-    """Repositories by ("models" or "datasets", id), the requests so far, and how many transfers each folder began."""
+    """Repositories by kind ("models", "datasets") and id, and what was asked of them.
+
+    n_transfers: how many transfers of weights and rows began, by folder.
+    """
 
     repositories: dict[tuple[str, str], Repository]
-    requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, range
-    transfers: Counter[Path] = field(default_factory=Counter)
+    requests: list[Request] = field(default_factory=list)
+    n_transfers: Counter[Path] = field(default_factory=Counter)
     address: str = ""
 
-    def fetched(self, word: str) -> list[str]:
-        """The ranges ("" for a whole file) of downloads whose path holds a word."""
-        return [
-            span
-            for method, path, span in self.requests
-            if method == "GET" and "/resolve/" in path and word in path
-        ]
+    def downloaded_ranges(self, path_part: str) -> list[str]:
+        """The ranges ("" for a whole file) of downloads whose path holds `path_part`."""
+        ranges: list[str] = []
+        for request in self.requests:
+            is_download = request.method == "GET" and "/resolve/" in request.path
+            if is_download and path_part in request.path:
+                ranges.append(request.byte_range)
+        return ranges
 
 
 @contextmanager
-def running(hub: Hub) -> Iterator[Hub]:
+def serve(hub: Hub) -> Iterator[Hub]:
     """The hub at `hub.address`, served by a thread."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    handler = type("Handler", (_Handler,), {"hub": hub})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     hub.address = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -109,89 +128,105 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        address, body = (
-            urlsplit(self.path),
-            self.rfile.read(int(self.headers.get("Content-Length") or 0)),
-        )
-        path = unquote(address.path)
-        self.hub.requests.append((self.command, path, self.headers.get("Range") or ""))
-        found = _API.fullmatch(path) or _FILE.fullmatch(path)
-        if found is None:
+        n_body_bytes = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(n_body_bytes)
+        path = unquote(urlsplit(self.path).path)
+        byte_range = self.headers.get("Range") or ""
+        self.hub.requests.append(Request(self.command, path, byte_range))
+
+        match = _API_PATH.fullmatch(path) or _FILE_PATH.fullmatch(path)
+        if match is None:
             return self._refuse(404, "EntryNotFound")
-        place = found.groupdict()
-        kind = (place["kind"] or "models").strip("/")
-        repository = self.hub.repositories.get((kind, place["id"]))
+        address = match.groupdict()
+        kind = (address["kind"] or "models").strip("/")
+        repository = self.hub.repositories.get((kind, address["id"]))
         if repository is None:
             return self._refuse(401, "RepoNotFound")
         if repository.gated and self.headers.get("Authorization") != f"Bearer {repository.token}":
             return self._refuse(repository.gated, "GatedRepo")
-        known = (*repository.revisions, repository.commit)
-        revision, _, below = (place.get("revision") or place.get("rest") or "main").partition("/")
-        if revision not in known:
+        location = address.get("revision") or address.get("rest") or "main"
+        revision, _, subfolder = location.partition("/")
+        if revision not in (*repository.revisions, repository.commit):
             return self._refuse(404, "RevisionNotFound")
-        if "path" in place:
-            return self._file(repository, place["path"])
-        return self._json(self._answer(repository, place, below, body))
 
-    def _answer(
-        self, repository: Repository, place: dict[str, str], below: str, body: bytes
-    ) -> Any:
-        tree = repository.tree()
-        if place["what"] == "paths-info":
-            told = json.loads(body) if body.startswith(b"{") else parse_qs(body.decode())
-            return [entry for entry in tree if entry["path"] in told["paths"]]
-        if place["what"] == "tree":
-            deep = "recursive=true" in self.path.lower()
-            inside = [entry for entry in tree if not below or entry["path"].startswith(f"{below}/")]
-            return [e for e in inside if deep or "/" not in e["path"][len(below) :].strip("/")]
-        siblings = [{"rfilename": name} for name in repository.files()]
+        if "file_name" in address:
+            return self._send_file(repository, address["file_name"], byte_range)
+        if address["query"] == "paths-info":
+            return self._send_json(self._select_paths(repository, body))
+        if address["query"] == "tree":
+            return self._send_json(self._list_folder(repository, subfolder))
+        return self._send_json(self._describe(repository, address["id"]))
+
+    def _select_paths(self, repository: Repository, body: bytes) -> list[dict[str, Any]]:
+        is_json = body.startswith(b"{")
+        request = json.loads(body) if is_json else parse_qs(body.decode())
+        return [entry for entry in repository.list_tree() if entry["path"] in request["paths"]]
+
+    def _list_folder(self, repository: Repository, folder: str) -> list[dict[str, Any]]:
+        is_recursive = "recursive=true" in self.path.lower()
+        entries: list[dict[str, Any]] = []
+        for entry in repository.list_tree():
+            name = entry["path"]
+            if folder and not name.startswith(f"{folder}/"):
+                continue
+            is_nested = "/" in name[len(folder) :].strip("/")
+            if is_recursive or not is_nested:
+                entries.append(entry)
+        return entries
+
+    def _describe(self, repository: Repository, repository_id: str) -> dict[str, Any]:
         return {
-            "id": place["id"],
+            "id": repository_id,
             "sha": repository.commit,
-            "siblings": siblings,
+            "siblings": [{"rfilename": name} for name in repository.list_files()],
             "private": False,
             "tags": [],
         }
 
-    def _file(self, repository: Repository, name: str) -> None:
-        if (path := repository.files().get(name)) is None:
+    def _send_file(self, repository: Repository, name: str, byte_range: str) -> None:
+        path = repository.list_files().get(name)
+        if path is None:
             return self._refuse(404, "EntryNotFound")
-        whole = path.read_bytes()
-        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-        first = int(span[1]) if span else 0
-        last = int(span[2]) if span and span[2] else len(whole) - 1
-        data = whole[first : last + 1]
+        content = path.read_bytes()
         headers = {
-            "ETag": f'"{etag(path)}"',
+            "ETag": f'"{hash_file(path)}"',
             "X-Repo-Commit": repository.commit,
             "Accept-Ranges": "bytes",
         }
+        status = 200
+        data = content
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", byte_range)
         if span:
-            headers["Content-Range"] = f"bytes {first}-{first + len(data) - 1}/{len(whole)}"
+            status = 206
+            first = int(span[1])
+            last = int(span[2]) if span[2] else len(content) - 1
+            data = content[first : last + 1]
+            headers["Content-Range"] = f"bytes {first}-{first + len(data) - 1}/{len(content)}"
         if self.command == "GET" and path.suffix in (".safetensors", ".jsonl"):
-            self.hub.transfers[repository.folder] += 1
-            number = self.hub.transfers[repository.folder]
-            if 1 < number <= repository.breaks:
+            self.hub.n_transfers[repository.folder] += 1
+            number = self.hub.n_transfers[repository.folder]
+            if 1 < number <= repository.n_breaks:
                 self.close_connection = True
                 return None
-            if number <= repository.breaks:
-                return self._send(206 if span else 200, headers, data, len(data) // 2)
-        return self._send(206 if span else 200, headers, data)
+            if number <= repository.n_breaks:
+                return self._send(status, headers, data, n_sent=len(data) // 2)
+        return self._send(status, headers, data)
 
-    def _json(self, value: Any) -> None:
+    def _send_json(self, value: Any) -> None:
         self._send(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
 
     def _refuse(self, status: int, code: str) -> None:
         self._send(status, {"X-Error-Code": code, "X-Error-Message": code}, b"{}")
 
     def _send(
-        self, status: int, headers: dict[str, str], data: bytes, sent: int | None = None
+        self, status: int, headers: dict[str, str], data: bytes, n_sent: int | None = None
     ) -> None:
-        """An answer, of which only the first `sent` bytes go out before the connection closes."""
+        """An answer, of which only the first `n_sent` bytes go out before the connection closes."""
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
+        for name, value in headers.items():
             self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data[:sent])
-        self.close_connection = sent is not None
+            self.wfile.write(data[:n_sent])
+        self.close_connection = n_sent is not None
