@@ -1,0 +1,115 @@
+"""The rehearsed work of a search, against what the layers of a model really run."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina.data import calibrations
+from lamina.data.calibrations import CalibrationSamples
+from lamina.engine import sweep
+from lamina.models import workload
+from lamina.models.units import all_units
+from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
+from lamina.selection import judging
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.options import Loop
+from lamina.selection.sets import SearchRequest
+from lamina.selection.trials import Trials, run_search
+from lamina_workflow.cost import estimate, rehearsal
+from lamina_workflow.cost.rehearsal import SearchedModel
+from tests.given import tiny
+
+
+@pytest.mark.parametrize(
+    ("options", "protected_layers"),
+    [
+        ({"offspring": 5, "generations": 3, "units": "layer"}, []),
+        ({"offspring": 32, "generations": 6, "units": "mlp", "protect": [0]}, [0]),
+    ],
+)
+def test_an_evolutionary_search_costs_about_what_its_rehearsal_does(
+    options: dict[str, Any], protected_layers: list[int]
+) -> None:
+    """On all samples and on some."""
+    stages = [[2, 60], [1, 200]]
+    selector = Selector.from_options(
+        {"metric": "perplexity", "strategy": "evolutionary", "stages": stages, **options}
+    )
+    removable_units = all_units(8, selector.units)
+    for layer_index in protected_layers:
+        removable_units.remove(f"{layer_index}.{selector.units}")
+    samples = tiny.samples(tiny.tokens(40, 12).tolist(), context=6)
+    n_held_back = round(40 * selector.held_back)
+    held_back = np.arange(n_held_back)
+    searched = np.arange(n_held_back, 40)
+
+    with sweep.open_session(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+        evaluator = Evaluator(session, loss_of("perplexity", "acc"))
+        trials = Trials(evaluator, 40, count_layer_tokens=lambda: session.layer_tokens)
+        run_search(trials, removable_units, [2, 4], selector, searched, held_back, np.full(40, 12))
+
+    tokens = estimate.count_tokens(samples)
+    model = SearchedModel(8, 32, 100_000)
+    predicted = rehearsal.search_work("own", {"own": tokens}, model, [2, 4], selector, {})
+    assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
+    assert predicted.naive_layer_tokens > predicted.layer_tokens
+    assert predicted.patch_flops == 0
+
+
+def random_calibration(count: int, length: int, seed: int = 0) -> CalibrationSamples:
+    """Different texts of one length."""
+    token_ids = tiny.tokens(count, length, seed)
+    samples = tiny.samples(token_ids.tolist(), context=length // 2)
+    return calibrations.build_calibration(
+        samples, tiny.VOCABULARY, source="test", split="test", seed=0
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"also": {"text": 0.5}},
+        {"repairs": ["ghost"]},
+        {"also": {"text": 0.5}, "repairs": ["ghost", "second"]},
+        {"judge": "text"},
+        {"members": ["perplexity", "pairwise"]},
+        {"members": ["perplexity", "block"], "units": "both", "repairs": ["ghost"]},
+    ],
+)
+def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]) -> None:
+    """With text that judges, other judges, and fits of repairs."""
+    model = tiny.model(depth=8)
+    task = random_calibration(40, 12)
+    text = random_calibration(24, 40, seed=1)
+    portfolio = {"strategy": "portfolio", "metric": "perplexity", "exchanges": 8}
+    selector = Selector.from_options(portfolio | changes)
+    ghost = Repair.from_options({"method": "ghost", "data": {"own": 1, "text": 0.1}})
+    loop = Loop(repair=ghost, weights=[("own", 1.0), ("text", 0.1)], protect=[], seed=0)
+    request = SearchRequest(
+        model,
+        {"own": task, "text": text},
+        selector,
+        [2, 3],
+        {"model": "m", "calibration": "own", "selector": "s"},
+        "acc",
+        4000,
+        loops=dict.fromkeys(selector.repairs, loop),
+        manifest={"attention_share": {"parameters": 0.4}},
+    )
+    workload.count_work(model)
+    work_before = workload.done.layer_tokens
+    judging.search_plans(request)
+    measured = workload.done.layer_tokens - work_before
+
+    tokens = {
+        "own": estimate.count_tokens(task.samples),
+        "text": estimate.count_tokens(text.samples),
+    }
+    searched_model = SearchedModel(8, 32, 4000, 0.4)
+    repairs = dict.fromkeys(selector.repairs, ghost)
+    predicted = rehearsal.search_work("own", tokens, searched_model, [2, 3], selector, repairs)
+    assert 1 / 1.4 < measured / predicted.layer_tokens < 1.4
+    assert (predicted.patch_flops > 0) == bool(selector.repairs)
