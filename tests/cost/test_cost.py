@@ -1,4 +1,4 @@
-"""The estimated work of a study, against what the engine really runs and against counting by hand."""
+"""The estimated work of a study, against what the engine runs and against counting by hand."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -143,8 +143,9 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
 def test_a_variant_that_runs_alone_costs_its_layers() -> None:
     tokens = estimate.count_tokens(equal_texts(1, 4))
     together, naive = work.benchmark_work(tokens, 12, [0, 3], [])
-    alone = tokens.rows * (12 - 4)
-    assert work.benchmark_work(tokens, 12, [0, 3], [4]) == (together + alone, naive + alone)
+    own_work = tokens.rows * (12 - 4)
+    expected = (together + own_work, naive + own_work)
+    assert work.benchmark_work(tokens, 12, [0, 3], [4]) == expected
 
 
 def test_the_arithmetic_of_patches_by_hand() -> None:

@@ -117,8 +117,8 @@ def test_a_start_is_that_of_processes_that_import_what_jobs_do(
     start_seconds = forecast.measure_start()
 
     assert min(start_seconds) >= 0
-    computing, other = [set(line.removeprefix("import ").split(", ")) for line in statements]
-    assert other < computing
+    computing, light = [set(line.removeprefix("import ").split(", ")) for line in statements]
+    assert light < computing
     for module_name in computing:
         assert find_spec(module_name)
 

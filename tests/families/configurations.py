@@ -112,10 +112,10 @@ def shrink_config(default: PretrainedConfig, changes: Settings) -> PretrainedCon
 
 def set_switches(default: PretrainedConfig) -> Settings:
     """The switches that a part has in the default of the whole, and not alone."""
-    alone = vars(type(default)())
+    own_defaults = vars(type(default)())
     switches: Settings = {}
     for name, value in vars(default).items():
-        if isinstance(value, bool) and name in alone and value != alone[name]:
+        if isinstance(value, bool) and name in own_defaults and value != own_defaults[name]:
             switches[name] = value
     return switches
 

@@ -199,13 +199,13 @@ def exports(
         "exports": entries,
         "tokenizers": list(tokenizer_folders.values()),
     }
-    found = run_fresh_process(job, folder)
-    assert "No module named 'lamina'" in found["lamina"]
+    fresh = run_fresh_process(job, folder)
+    assert "No module named 'lamina'" in fresh["lamina"]
     expected_ids = tiny.tokenizer()("w1 w2 w59")["input_ids"]
-    for token_ids in found["tokenizers"]:
+    for token_ids in fresh["tokenizers"]:
         assert token_ids == expected_ids
     for cell, exported in exports.items():
-        exported.fresh = found["-".join(cell)]
+        exported.fresh = fresh["-".join(cell)]
     return exports
 
 
@@ -249,16 +249,16 @@ def test_the_configuration_survives_saving_and_loading(
 ) -> None:
     exported = exports[cell]
     fresh_config = exported.fresh["config"]
-    found = drop_settings(fresh_config, OWN_SETTINGS)
-    expected = drop_settings(exported.config, OWN_SETTINGS)
+    fresh_settings = drop_settings(fresh_config, OWN_SETTINGS)
+    expected_settings = drop_settings(exported.config, OWN_SETTINGS)
     if exported.form == "code":
         # A plain load ends at the number of heads, which says what to do.
-        n_heads = "n_head" if "n_head" in expected else "num_attention_heads"
-        assert "trust_remote_code=True" in found[n_heads]
+        n_heads = "n_head" if "n_head" in expected_settings else "num_attention_heads"
+        assert "trust_remote_code=True" in fresh_settings[n_heads]
         assert fresh_config["model_type"] == f"lamina_{exported.config['model_type']}"
-        del found[n_heads]
-        del expected[n_heads]
-    assert found == expected
+        del fresh_settings[n_heads]
+        del expected_settings[n_heads]
+    assert fresh_settings == expected_settings
 
     resaved_config = drop_settings(exported.fresh["resaved config"], {"_name_or_path"})
     assert resaved_config == drop_settings(fresh_config, {"_name_or_path"})

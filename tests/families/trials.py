@@ -80,8 +80,7 @@ def stack(model: Any) -> list[nn.Module]:
     for handle in handles:
         handle.remove()
 
-    outermost = [modules for modules in ran if not any(_is_within(modules, other) for other in ran)]
-    return list(outermost[-1])
+    return list(_outermost(ran)[-1])
 
 
 def _record_stack(modules: nn.ModuleList, ran: list[nn.ModuleList]) -> Callable[..., None]:
@@ -92,6 +91,14 @@ def _record_stack(modules: nn.ModuleList, ran: list[nn.ModuleList]) -> Callable[
             ran.append(modules)
 
     return record
+
+
+def _outermost(module_lists: list[nn.ModuleList]) -> list[nn.ModuleList]:
+    """The lists that are not within the layers of another one."""
+    outermost = list(module_lists)
+    for outer in module_lists:
+        outermost = [modules for modules in outermost if not _is_within(modules, outer)]
+    return outermost
 
 
 def _is_within(inner: nn.ModuleList, outer: nn.ModuleList) -> bool:
@@ -192,15 +199,15 @@ def _named_sublayers(layer: nn.Module, kind: str) -> list[nn.Module]:
     return modules
 
 
-def close(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+def close(computed: torch.Tensor, expected: torch.Tensor, label: str) -> None:
     """Raise Differs unless these are the same numbers, up to rounding."""
     if not torch.isfinite(expected).all():
-        raise Differs(f"{what}: the oracle is not finite")
-    difference = float((found.double() - expected.double()).abs().max())
+        raise Differs(f"{label}: the oracle is not finite")
+    difference = float((computed.double() - expected.double()).abs().max())
     # Logits of hundreds are rounded to fewer places.
     scale = max(1.0, float(expected.abs().max()) / 50)
     if not difference <= TOLERANCE * scale:
-        raise Differs(f"{what} {difference:.2g}")
+        raise Differs(f"{label} {difference:.2g}")
 
 
 def scored(model: Any, rows: Sequence[Row]) -> torch.Tensor:
@@ -226,8 +233,8 @@ def sweep(model: PreTrainedModel, folder: Path, kind: str = "layer") -> None:
         with bypassed(layers, [unit]):
             expected_scores[unit] = scored(model, rows)
     for unit, expected in expected_scores.items():
-        found = torch.from_numpy(scores.loglikelihood[scores.index[unit]])
-        close(found, expected, f"without {unit}:")
+        measured = torch.from_numpy(scores.loglikelihood[scores.index[unit]])
+        close(measured, expected, f"without {unit}:")
 
 
 def sublayers(model: PreTrainedModel, folder: Path) -> None:
@@ -307,18 +314,17 @@ def generation(model: PreTrainedModel, folder: Path) -> None:
     for padding, prompt in zip(paddings, prompts, strict=True):
         padded_rows.append((PAD_TOKEN,) * padding + prompt)
         mask_rows.append([0] * padding + [1] * len(prompt))
+    padded_ids = torch.tensor(padded_rows)
+    attention_mask = torch.tensor(mask_rows)
     for units in ([], REMOVED_UNITS):
         variant = _prepare_generation(model, units)
         with _blaming_the_base("writes other text beside a longer prompt", units):
-            rows, step_logits = _generate(
-                variant, torch.tensor(padded_rows), torch.tensor(mask_rows)
-            )
+            rows, step_logits = _generate(variant, padded_ids, attention_mask)
             with bypassed(stack(model), units):
-                for row, padding, prompt, found in zip(
-                    rows, paddings, prompts, step_logits, strict=True
-                ):
-                    expected = logits(model, [tuple(row[padding:])])[0, len(prompt) - 1 : -1]
-                    close(found, expected, f"written without {units}:")
+                for index, prompt in enumerate(prompts):
+                    written_text = tuple(rows[index][paddings[index] :])
+                    expected = logits(model, [written_text])[0, len(prompt) - 1 : -1]
+                    close(step_logits[index], expected, f"written without {units}:")
 
 
 def _prepare_generation(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:

@@ -1,4 +1,4 @@
-"""Folders of quantised models, and what their weights are worth by the definitions of the formats."""
+"""Folders of quantised models, and what their weights are worth by definition of the formats."""
 
 from pathlib import Path
 from typing import Any

@@ -79,12 +79,12 @@ def save_arc(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     root = tmp_path_factory.mktemp("hub")
-    words = save_model(root / "words")
+    word_model = save_model(root / "words")
     large = save_model(root / "large", vocab_size=LARGE_VOCABULARY)
     packed = save_model(root / "packed")
     fp8(packed)
     awq = save_model(root / "awq")
-    write_quantised(awq, load_file(words / "model.safetensors"), {"quant_method": "awq"})
+    write_quantised(awq, load_file(word_model / "model.safetensors"), {"quant_method": "awq"})
     texts = save_texts(root / "texts")
     # Transfers are counted by folder.
     (root / "broken").symlink_to(large)
@@ -92,10 +92,10 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     (root / "cut off").symlink_to(texts)
 
     repositories = {
-        ("models", "lab/words"): Repository(words, revisions=("main", "v1")),
-        ("models", "lab/gated"): Repository(words, gated=401),
-        ("models", "lab/closed"): Repository(words, gated=403),
-        ("models", "lab/licensed"): Repository(words, gated=401, token=TOKEN),
+        ("models", "lab/words"): Repository(word_model, revisions=("main", "v1")),
+        ("models", "lab/gated"): Repository(word_model, gated=401),
+        ("models", "lab/closed"): Repository(word_model, gated=403),
+        ("models", "lab/licensed"): Repository(word_model, gated=401, token=TOKEN),
         ("models", "lab/broken"): Repository(root / "broken", n_breaks=1),
         ("models", "lab/late"): Repository(root / "late", n_breaks=7),
         ("models", "lab/packed"): Repository(packed),
@@ -336,10 +336,10 @@ def test_what_the_hub_does_not_give_is_said_in_one_line(
     assert_one_line(first_run[job_name], message)
 
 
-def assert_one_line(found: str, message: str) -> None:
-    assert found.startswith("lamina: ")
-    assert message in found
-    assert "\n" not in found
+def assert_one_line(output: str, message: str) -> None:
+    assert output.startswith("lamina: ")
+    assert message in output
+    assert "\n" not in output
 
 
 def test_a_broken_transfer_goes_on_where_it_ended(

@@ -1,4 +1,4 @@
-"""The configuration of a cut model says which layers stay, whatever way its type has of saying so."""
+"""The configuration of a cut model says which layers stay, in whatever way its type says so."""
 
 from pathlib import Path
 from typing import Any

@@ -64,14 +64,14 @@ def load_checkpoint(folder: Path) -> PreTrainedModel:
 
 
 def assert_same_logits(
-    found: PreTrainedModel,
-    expected: PreTrainedModel,
+    loaded: PreTrainedModel,
+    original: PreTrainedModel,
     token_ids: torch.Tensor = TOKEN_IDS,
     tolerance: float = 1e-4,
 ) -> None:
     torch.testing.assert_close(
-        compute_logits(found, token_ids),
-        compute_logits(expected, token_ids),
+        compute_logits(loaded, token_ids),
+        compute_logits(original, token_ids),
         rtol=1e-4,
         atol=tolerance,
     )

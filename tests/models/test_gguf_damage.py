@@ -1,4 +1,4 @@
-"""A GGUF file that is damaged, hostile, or contradicts itself is refused before it costs anything."""
+"""A GGUF file that is damaged, hostile, or contradicts itself is refused before it costs time."""
 
 import struct
 import time
@@ -155,9 +155,8 @@ def setting(name: str, value_type: int, value: bytes) -> bytes:
     return length + name.encode() + struct.pack("<I", value_type) + value
 
 
-ENDLESS_LAYERS = setting("general.architecture", TEXT, struct.pack("<Q", 5) + b"llama") + setting(
-    "llama.block_count", UINT64, struct.pack("<Q", 1 << 63)
-)
+LLAMA = setting("general.architecture", TEXT, struct.pack("<Q", 5) + b"llama")
+ENDLESS_LAYERS = setting("llama.block_count", UINT64, struct.pack("<Q", 1 << 63))
 
 
 class HostileHeader(NamedTuple):
@@ -210,7 +209,7 @@ HOSTILE_HEADERS = {
         0, 1, struct.pack("<QI", 0, 1 << 30), "1073741824 dimensions"
     ),
     "layers without end": HostileHeader(
-        2, 0, ENDLESS_LAYERS, f"says `llama.block_count: {1 << 63}`, which no model has"
+        2, 0, LLAMA + ENDLESS_LAYERS, f"says `llama.block_count: {1 << 63}`, which no model has"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""A variant as a GGUF file has the bits of the base model's file, and is refused if it is no cut."""
+"""A variant as a GGUF file has the bits of the base model's file, and no more than a cut."""
 
 from pathlib import Path
 from typing import Any

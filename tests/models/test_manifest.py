@@ -1,4 +1,4 @@
-"""A model whose files are not what its entry or its manifest says is refused before it is loaded."""
+"""A model whose files are not what its entry or manifest says is refused before it is loaded."""
 
 import os
 import shutil

@@ -40,12 +40,12 @@ def weights_outside_the_decoder(model: PreTrainedModel) -> set[str]:
     return {name for name in model.state_dict() if not in_decoder.search(name)}
 
 
-def assert_same_weights(found: PreTrainedModel, expected: PreTrainedModel) -> None:
-    found_state = found.state_dict()
-    expected_state = expected.state_dict()
-    assert found_state.keys() == expected_state.keys()
-    for name, weight in expected_state.items():
-        assert torch.equal(found_state[name], weight), name
+def assert_same_weights(reloaded: PreTrainedModel, variant: PreTrainedModel) -> None:
+    reloaded_state = reloaded.state_dict()
+    variant_state = variant.state_dict()
+    assert reloaded_state.keys() == variant_state.keys()
+    for name, weight in variant_state.items():
+        assert torch.equal(reloaded_state[name], weight), name
 
 
 @pytest.mark.parametrize("model", SEEING, indirect=True)

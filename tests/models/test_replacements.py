@@ -305,6 +305,10 @@ def test_the_configuration_names_what_is_wrong_with_donors(
         load_configuration(raw_configuration, ROOT)
 
 
+LAYERS = ["0", "1", "2", "3", "4"]
+SEARCH_OPTIONS = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
+
+
 class AdditiveLosses:
     """Measures sets of units whose losses add up.
 
@@ -323,24 +327,23 @@ class AdditiveLosses:
         return np.array(rows)
 
 
-def test_a_search_finds_the_best_replacements_with_the_best_removals() -> None:
-    options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
-    search = Search(options.strategy, Trials(AdditiveLosses(), 8), np.arange(8), np.full(8, 5000))
-
-    found = evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], options)
-
-    assert found[1].removed == {"0", "2.@a", "3.@a"}
-    assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
+@pytest.fixture
+def search() -> Search:
+    """A search on eight samples."""
+    trials_of_sets = Trials(AdditiveLosses(), 8)
+    return Search(SEARCH_OPTIONS.strategy, trials_of_sets, np.arange(8), np.full(8, 5000))
 
 
-def test_a_search_removes_a_layer_or_gives_it_one_donor() -> None:
-    options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
-    search = Search(options.strategy, Trials(AdditiveLosses(), 8), np.arange(8), np.full(8, 5000))
+def test_a_search_finds_the_best_replacements_with_the_best_removals(search: Search) -> None:
+    best_sets = evolutionary.find(search, LAYERS, [1, 2], SEARCH_OPTIONS)
+    assert best_sets[1].removed == {"0", "2.@a", "3.@a"}
+    assert best_sets[2].removed == {"0", "1", "2.@a", "3.@a"}
 
-    evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], options)
 
+def test_a_search_removes_a_layer_or_gives_it_one_donor(search: Search) -> None:
+    evolutionary.find(search, LAYERS, [1, 2], SEARCH_OPTIONS)
     for row in search.rows:
         layer_indices = [unit.partition(".")[0] for unit in row["units"]]
-        assert len(set(layer_indices)) == len(layer_indices)
         removed_units = [unit for unit in row["units"] if "@" not in unit]
+        assert len(set(layer_indices)) == len(layer_indices)
         assert row["removed"] == len(removed_units)

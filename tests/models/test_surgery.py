@@ -1,4 +1,4 @@
-"""A cut model computes what the base model with its units bypassed by hooks does, in every family."""
+"""A cut model of every family computes what the base model does with hooks on its units."""
 
 import pytest
 import torch

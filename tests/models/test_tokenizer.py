@@ -1,4 +1,4 @@
-"""Text is encoded as tokenizer.json says, and a tokenizer that does not fit its model is refused."""
+"""Text is encoded as tokenizer.json says; a tokenizer that does not fit its model is refused."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Sweeps and benchmarks that were killed go on from what they had, and end with the same numbers."""
+"""Killed sweeps and benchmarks go on from what they had, and end with the same numbers."""
 
 import json
 import signal
@@ -93,9 +93,9 @@ def test_progress_of_another_job_is_no_beginning_of_this_one(tmp_path: Path) -> 
     passes = count_passes(model)
 
     other_progress = Progress(progress.file, "other")
-    other = sweep.sweep_units(model, samples, UNITS, tokens=100, progress=other_progress)
+    repeated = sweep.sweep_units(model, samples, UNITS, tokens=100, progress=other_progress)
 
-    assert other.rows(UNITS) == finished.rows(UNITS)
+    assert repeated.rows(UNITS) == finished.rows(UNITS)
     assert len(passes) > 1
 
 
