@@ -122,7 +122,8 @@ def test_a_donor_equal_to_the_base_changes_no_bit(donor: str, tmp_path: Path) ->
     units = [f"{layer_index}.@{donor}" for layer_index in range(5)]
 
     built = build_variant(base, units, records)
-    measured_scores = measure_sets(base, [[], *([unit] for unit in units)], records)
+    single_units = [[unit] for unit in units]
+    measured_scores = measure_sets(base, [[]] + single_units, records)
 
     assert torch.equal(compute_logits(built, token_ids), compute_logits(base, token_ids))
     # One row more in a batch may round otherwise; nothing else may differ.
@@ -305,7 +306,6 @@ def test_the_configuration_names_what_is_wrong_with_donors(
         load_configuration(raw_configuration, ROOT)
 
 
-LAYERS = ["0", "1", "2", "3", "4"]
 SEARCH_OPTIONS = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
 
 
@@ -327,21 +327,29 @@ class AdditiveLosses:
         return np.array(rows)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def search() -> Search:
     """A search on eight samples."""
     trials_of_sets = Trials(AdditiveLosses(), 8)
     return Search(SEARCH_OPTIONS.strategy, trials_of_sets, np.arange(8), np.full(8, 5000))
 
 
-def test_a_search_finds_the_best_replacements_with_the_best_removals(search: Search) -> None:
-    best_sets = evolutionary.find(search, LAYERS, [1, 2], SEARCH_OPTIONS)
+@pytest.fixture(scope="module")
+def best_sets(search: Search) -> dict[int, Candidate]:
+    """The best sets without one and without two layers."""
+    return evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], SEARCH_OPTIONS)
+
+
+def test_a_search_finds_the_best_replacements_with_the_best_removals(
+    best_sets: dict[int, Candidate],
+) -> None:
     assert best_sets[1].removed == {"0", "2.@a", "3.@a"}
     assert best_sets[2].removed == {"0", "1", "2.@a", "3.@a"}
 
 
-def test_a_search_removes_a_layer_or_gives_it_one_donor(search: Search) -> None:
-    evolutionary.find(search, LAYERS, [1, 2], SEARCH_OPTIONS)
+def test_a_search_removes_a_layer_or_gives_it_one_donor(
+    search: Search, best_sets: dict[int, Candidate]
+) -> None:
     for row in search.rows:
         layer_indices = [unit.partition(".")[0] for unit in row["units"]]
         removed_units = [unit for unit in row["units"] if "@" not in unit]
