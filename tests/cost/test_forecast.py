@@ -26,7 +26,7 @@ def cost_file(tmp_path: Path) -> str:
 @pytest.fixture
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores and no GPU, with known speed."""
-    monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
+    monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: [])
     monkeypatch.setattr(forecast, "measure_rate", lambda results, always: 5e10)
     monkeypatch.setattr(forecast, "measure_start", lambda: forecast.StartSeconds(4.0, 1.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
@@ -58,7 +58,7 @@ def test_with_a_gpu_times_are_those_of_one_device(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(forecast.devices, "devices", lambda environment: ["0"])
+    monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: ["0"])
     forecast.main([cost_file])
     assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
 
