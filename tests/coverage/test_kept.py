@@ -215,11 +215,10 @@ def write_drawn_studies(
 
 
 def share_within(rows: list[Row], column: str, truth: float) -> float:
-    """The share of rows whose number is within its error of the truth."""
+    """The share of rows whose number is within its error of the truth, of those that show one."""
+    rows_with_error = [row for row in rows if row[f"{column}_stderr"] is not None]
     is_within = [
-        abs(row[column] - truth) <= Z95 * row[f"{column}_stderr"]
-        for row in rows
-        if row[column] is not None
+        abs(row[column] - truth) <= Z95 * row[f"{column}_stderr"] for row in rows_with_error
     ]
     return float(np.mean(is_within))
 
