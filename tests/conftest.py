@@ -1,4 +1,4 @@
-"""What holds for every test: it sees nothing of the folder, the environment and the results that it runs beside."""
+"""Every test is kept apart from the folder, the environment and the results that it is run in."""
 
 import os
 import sys
@@ -11,29 +11,39 @@ import pytest
 
 from tests import ROOT
 
-# Of the user's runs, caches and schedulers.
-FOREIGN = ("LAMINA_", "HF_", "TRANSFORMERS_", "SNAKEMAKE_", "SLURM_", "SBATCH_")
-RESULTS = tuple(ROOT / name for name in ("results", "logs", ".snakemake"))
-WATCHED = (*RESULTS, ROOT / "config")
+# Variables of the user's runs, caches and schedulers.
+FOREIGN_PREFIXES = ("LAMINA_", "HF_", "TRANSFORMERS_", "SNAKEMAKE_", "SLURM_", "SBATCH_")
+RESULT_FOLDERS = [ROOT / "results", ROOT / "logs", ROOT / ".snakemake"]
+UNCHANGED_FOLDERS = [*RESULT_FOLDERS, ROOT / "config"]
 # Events of Python's audit whose first argument is a path.
-EVENTS = frozenset(
-    f"os.{name}" for name in ("listdir", "scandir", "mkdir", "rename", "remove", "rmdir")
-) | {"open"}
+PATH_EVENTS = {"open", "os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
-_seen: list[str] = []
-
-
-def _watch(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in EVENTS and arguments and isinstance(arguments[0], (str, bytes, os.PathLike)):
-        path = Path(os.fsdecode(arguments[0])).absolute()
-        if any(path == folder or folder in path.parents for folder in RESULTS):
-            _seen.append(f"{event} {path}")
+# What the running test reached among the results of the checkout.
+reached_paths: list[str] = []
 
 
-sys.addaudithook(_watch)
-for _name in [name for name in os.environ if name.startswith(FOREIGN)]:
-    del os.environ[_name]  # before huggingface_hub and its like are imported, which read them then
-os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+def record_reached_path(event: str, arguments: tuple[Any, ...]) -> None:
+    """Hook of Python's audit: remember each use of a path among the results of the checkout."""
+    if event not in PATH_EVENTS or not arguments:
+        return
+    if not isinstance(arguments[0], (str, bytes, os.PathLike)):
+        return  # the number of an open file
+    path = Path(os.fsdecode(arguments[0])).absolute()
+    if any(path == folder or folder in path.parents for folder in RESULT_FOLDERS):
+        reached_paths.append(f"{event} {path}")
+
+
+def remove_foreign_variables() -> None:
+    """Do so before huggingface_hub and its like are imported, which read them then."""
+    for name in list(os.environ):
+        if name.startswith(FOREIGN_PREFIXES):
+            del os.environ[name]
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+
+sys.addaudithook(record_reached_path)
+remove_foreign_variables()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -45,45 +55,54 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Modules are imported in an empty folder; those of the library look for files of a run as they are imported.
+    """Import modules in an empty folder: those of the library look for files of a run.
 
-    Workers begin where the process that starts them stands, so that one stays.
+    Workers begin in the folder of the process that starts them, so that one stays where it is.
     """
-    if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
-        # Pytest reads these as they are told once it collects.
-        config.option.ignore = [str(Path(name).absolute()) for name in config.option.ignore or []]
-        here, empty = Path.cwd(), tempfile.TemporaryDirectory(prefix="lamina-tests-")
-        os.chdir(empty.name)
-        config.add_cleanup(empty.cleanup)
-        config.add_cleanup(lambda: os.chdir(here))
+    is_worker = hasattr(config, "workerinput")
+    starts_workers = bool(getattr(config.option, "numprocesses", None))
+    if starts_workers and not is_worker:
+        return
+    # Pytest reads these paths only when it collects.
+    config.option.ignore = [str(Path(name).absolute()) for name in config.option.ignore or []]
+    first_folder = Path.cwd()
+    empty_folder = tempfile.TemporaryDirectory(prefix="lamina-tests-")
+    os.chdir(empty_folder.name)
+    # Cleanups run last in, first out: the folder is left before it is removed.
+    config.add_cleanup(empty_folder.cleanup)
+    config.add_cleanup(lambda: os.chdir(first_folder))
 
 
-def _state() -> dict[str, int]:
-    """Every file below the folders of results and configurations, with its time."""
-    files = (path for folder in WATCHED for path in folder.rglob("*") if path.is_file())
-    return {str(path): path.stat().st_mtime_ns for path in files}
+def read_modification_times() -> dict[str, int]:
+    """The time of every file below the folders of results and configurations."""
+    times: dict[str, int] = {}
+    for folder in UNCHANGED_FOLDERS:
+        for file in folder.rglob("*"):
+            if file.is_file():
+                times[str(file)] = file.stat().st_mtime_ns
+    return times
 
 
 @pytest.fixture(scope="session", autouse=True)
-def checkout_as_it_was() -> Iterator[None]:
-    """Tests, and the processes that they start, change no results and no configuration of the checkout."""
-    before = _state()
+def unchanged_checkout() -> Iterator[None]:
+    """Tests and their processes change no results and no configuration of the checkout."""
+    times_before = read_modification_times()
     yield
-    after = _state()
-    changed = sorted(
-        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
-    )
+    times_after = read_modification_times()
+
+    files = sorted(times_before.keys() | times_after.keys())
+    changed = [file for file in files if times_before.get(file) != times_after.get(file)]
     assert not changed, f"changed in the checkout while the tests ran: {changed}"
 
 
 @pytest.fixture(autouse=True)
-def folder_of_its_own(
+def empty_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[None]:
     """Each test works in an empty folder and opens nothing among the results of the checkout."""
     monkeypatch.chdir(tmp_path)
     if "gpu" not in request.keywords:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    _seen.clear()
+    reached_paths.clear()
     yield
-    assert not _seen, f"reached among the results of the checkout: {_seen}"
+    assert not reached_paths, f"reached among the results of the checkout: {reached_paths}"

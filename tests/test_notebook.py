@@ -1,4 +1,4 @@
-"""The library in a notebook: the example runs, `lamina.sweep` gives a job's numbers and refuses the rest."""
+"""The library in a notebook: the example runs, and `lamina.sweep` has the numbers of a job."""
 
 import json
 import shutil
@@ -11,91 +11,179 @@ import pytest
 
 import lamina
 import lamina_workflow
-from lamina import notebook
-from lamina.data.calibrations import chance_accuracy
+from lamina.data.calibrations import CalibrationSamples, chance_accuracy
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep
 from lamina.errors import LaminaError
+from lamina.models.manifest import describe_model
 from lamina.models.units import all_units
+from lamina.options.calibrations import Calibration
 from lamina.options.metrics import METRICS
+from lamina.options.models import Model
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.store import parquet
 from lamina_workflow.report import database
+from tests import ROOT
 from tests.given import tiny
 from tests.given.plausible_tables import VIEWS, write_study
 
-ROOT = Path(__file__).parents[1]
-W = tiny.WORDS
-QUESTIONS = [
-    (f"{W[n]} {W[n + 1]}", [W[n + 2], f"{W[n + 3]} {W[n]}", W[n + 4]], n % 3) for n in range(6)
-]
-TEXTS = [" ".join(W[n : n + 4 + n % 2]) for n in range(6)]
+METRIC_NAMES = ("perplexity", "cosine")
+WORDS = tiny.WORDS
 
 
-@pytest.mark.parametrize("after_a_study", [False, True])
-def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path, after_a_study: bool) -> None:
-    if after_a_study:
-        made = write_study(
-            tmp_path / "made", n_layers=6, calibrations=("facts", "recall"), sizes=(1,)
-        )
-        database.build_database(VIEWS, made, tmp_path / "results/lamina.duckdb")
+def make_question(index: int) -> tuple[str, list[str], int]:
+    """A query, three choices and the index of the right one."""
+    query = f"{WORDS[index]} {WORDS[index + 1]}"
+    choices = [WORDS[index + 2], f"{WORDS[index + 3]} {WORDS[index]}", WORDS[index + 4]]
+    return query, choices, index % 3
+
+
+def make_text(index: int) -> str:
+    n_words = 4 + index % 2
+    return " ".join(WORDS[index : index + n_words])
+
+
+QUESTIONS = [make_question(index) for index in range(6)]
+TEXTS = [make_text(index) for index in range(6)]
+
+
+@pytest.fixture
+def example_folder(tmp_path: Path) -> Path:
+    """A folder with the embedded model and the code of the example."""
     shutil.copytree(ROOT / "resources/reference", tmp_path / "resources/reference")
-    notebook = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert not any(cell["outputs"] for cell in cells)
-    (tmp_path / "example.py").write_text(
-        "\n".join("".join(cell["source"]) for cell in cells), encoding="utf-8"
-    )
+    cells = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))["cells"]
+    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    (tmp_path / "example.py").write_text("\n".join(sources), encoding="utf-8")
+    return tmp_path
+
+
+def run_example(folder: Path) -> str:
+    """What the example prints."""
     environment = {
         "PYTHONPATH": str(ROOT / "src"),
         "PATH": "",
-        "HOME": str(tmp_path),
+        "HOME": str(folder),
         "OMP_NUM_THREADS": "1",
     }
-    command = [sys.executable, "example.py"]
-    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
-    assert len([line for line in ran.stdout.splitlines() if line.startswith("layer")]) == 12
-    assert ("calibration" in ran.stdout) == after_a_study
+    process = subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    return process.stdout
+
+
+def test_the_example_is_stored_without_outputs() -> None:
+    cells = json.loads((ROOT / "docs/example.ipynb").read_text(encoding="utf-8"))["cells"]
+
+    assert not [cell for cell in cells if cell.get("outputs")]
+
+
+def test_the_example_measures_every_layer_without_a_study(example_folder: Path) -> None:
+    printed = run_example(example_folder)
+
+    assert sum(line.startswith("layer") for line in printed.splitlines()) == 12
+    assert "calibration" not in printed
+
+
+def test_the_example_shows_the_results_of_a_study(example_folder: Path, tmp_path: Path) -> None:
+    calibrations = ("facts", "recall")
+    tables = write_study(tmp_path / "tables", n_layers=6, calibrations=calibrations, sizes=(1,))
+    database.build_database(VIEWS, tables, example_folder / "results/lamina.duckdb")
+
+    assert "calibration" in run_example(example_folder)
+
+
+LOADED_MODULES = """
+import lamina, lamina_workflow, sys
+print(*{"torch", "transformers", "duckdb", "pyarrow"} & set(sys.modules))
+"""
 
 
 def test_importing_the_library_loads_no_torch() -> None:
-    code = (
-        "import lamina, lamina_workflow, sys; "
-        "print(*sorted({'torch', 'transformers', 'duckdb', 'pyarrow'} & set(sys.modules)))"
-    )
-    environment = {"PYTHONPATH": str(ROOT / "src")}
-    assert (
-        subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).strip()
-        == ""
+    printed = subprocess.check_output(
+        [sys.executable, "-c", LOADED_MODULES], env={"PYTHONPATH": str(ROOT / "src")}, text=True
     )
 
+    assert printed.split() == []
 
-@pytest.mark.parametrize("samples", [QUESTIONS, TEXTS])
-@pytest.mark.parametrize("units", ["layer", "mlp"])
-def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], units: str) -> None:
-    model, metrics = tiny.model().train(), ("perplexity", "cosine")
-    table = lamina.sweep(model, tiny.tokenizer(), samples, units, metrics)
-    assert model.training and {row["metric"] for row in table.to_pylist()} == set(metrics)
-    assert table["unit"].to_pylist() == 2 * all_units(5, units)
-    read = notebook._tokenise(model, tiny.tokenizer(), samples, 256)
-    model.eval()
-    rows = sweep.sweep_units(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
-    context = Context(chance_accuracy(read, model.config.vocab_size))
-    wanted = score_sweep(parquet.from_rows("sweeps", rows), metrics, context, 0)
-    assert table["rank"].to_pylist() == [row["rank"] for row in wanted]
-    assert table["score"].to_pylist() == pytest.approx(
-        [row["score"] for row in wanted], rel=1e-4, abs=1e-6
-    )
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The manifest of the tiny model, with its tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny.model().save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return describe_model("tiny", Model(source="tiny", dtype="float32"), folder)
+
+
+@pytest.fixture
+def question_calibration(tmp_path: Path, manifest: dict[str, Any]) -> CalibrationSamples:
+    """The questions, as a job reads them from a file."""
+    lines = []
+    for query, choices, gold in QUESTIONS:
+        lines.append(json.dumps({"query": query, "choices": choices, "gold": gold}))
+    (tmp_path / "questions.jsonl").write_text("\n".join(lines))
+    entry = Calibration.from_options({"choices": "questions.jsonl"})
+    return prepare_calibration("questions", entry, manifest, tmp_path)
+
+
+@pytest.fixture
+def text_calibration(tmp_path: Path, manifest: dict[str, Any]) -> CalibrationSamples:
+    """The texts, as a job reads them from a file."""
+    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
+    options = {"text": "texts.json", "documents": None, "length": 128}
+    return prepare_calibration("texts", Calibration.from_options(options), manifest, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("samples", "calibration_fixture"),
+    [(QUESTIONS, "question_calibration"), (TEXTS, "text_calibration")],
+)
+@pytest.mark.parametrize("kind", ["layer", "mlp"])
+def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(
+    samples: list[Any], calibration_fixture: str, kind: str, request: pytest.FixtureRequest
+) -> None:
+    model = tiny.model()
+    units = all_units(5, kind)
+    calibration = request.getfixturevalue(calibration_fixture)
+    context = Context(chance_accuracy(calibration.samples, model.config.vocab_size))
+    sweep_rows = sweep.sweep_units(model, calibration.samples, units).rows(["none", *units])
+    job_rows = score_sweep(parquet.from_rows("sweeps", sweep_rows), METRIC_NAMES, context, 0)
+
+    table = lamina.sweep(model, tiny.tokenizer(), samples, kind, METRIC_NAMES)
+
+    job_scores = [row["score"] for row in job_rows]
+    assert set(table["metric"].to_pylist()) == set(METRIC_NAMES)
+    assert table["unit"].to_pylist() == 2 * units
+    assert table["rank"].to_pylist() == [row["rank"] for row in job_rows]
+    assert table["score"].to_pylist() == pytest.approx(job_scores, rel=1e-4, abs=1e-6)
+
+
+def test_a_sweep_measures_in_evaluation_mode_and_restores_training_mode() -> None:
+    model = tiny.model()
+    of_evaluation = lamina.sweep(model, tiny.tokenizer(), TEXTS, "layer", METRIC_NAMES)
+    model.train()
+
+    of_training = lamina.sweep(model, tiny.tokenizer(), TEXTS, "layer", METRIC_NAMES)
+
+    assert model.training
+    assert of_training["score"].to_pylist() == of_evaluation["score"].to_pylist()
 
 
 def test_every_metric_can_be_asked_for() -> None:
     table = lamina.sweep(tiny.model(), tiny.tokenizer(), QUESTIONS, metrics=list(METRICS))
-    assert {row["metric"] for row in table.to_pylist()} == set(METRICS)
+
+    assert set(table["metric"].to_pylist()) == set(METRICS)
 
 
 @pytest.mark.parametrize(
-    ("samples", "options", "told"),
+    ("samples", "options", "message"),
     [
         ([], {}, "at least one"),
         (["t1 t2", QUESTIONS[0]], {}, "questions .* or texts"),
@@ -107,9 +195,9 @@ def test_every_metric_can_be_asked_for() -> None:
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    samples: list[Any], options: dict[str, Any], told: str
+    samples: list[Any], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(LaminaError, match=told):
+    with pytest.raises(LaminaError, match=message):
         lamina.sweep(tiny.model(), tiny.tokenizer(), samples, **options)
 
 

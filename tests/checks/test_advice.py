@@ -1,12 +1,12 @@
-"""What is allowed and says hardly anything is named in a line each; nothing is said of a sensible configuration."""
+"""A configuration that is allowed and says hardly anything gets one line of advice, others none."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from lamina_workflow.checks import load
 from lamina_workflow.checks.advice import advise_on
+from lamina_workflow.checks.load import load_configuration
 from tests.given.configurations import (
     RawConfig,
     minimal_config,
@@ -15,84 +15,93 @@ from tests.given.configurations import (
     write_model_folder,
 )
 
-QUESTION = '{"query": "a", "choices": ["b", "c"], "gold": 0}\n'
+INSTRUCT_MODEL = "Small-1B-Instruct"
+
+
+def write_questions(file: Path, n_questions: int) -> None:
+    lines = []
+    for index in range(n_questions):
+        question = {"query": f"{file.stem} {index}", "choices": ["b", "c"], "gold": 0}
+        lines.append(json.dumps(question) + "\n")
+    file.write_text("".join(lines))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Files with enough questions and documents."""
-    folder = write_model_and_data(tmp_path)
-    for name in ("mine.jsonl", "mine_test.jsonl"):
-        lines = [QUESTION.replace('"a"', json.dumps(f"{name} {n}")) for n in range(40)]
-        (folder / name).write_text("".join(lines))
-    (folder / "texts.jsonl").write_text('{"text": "a b c"}\n' * 3)
-    (folder / "book.jsonl").write_text('{"text": "a b c"}\n')
-    return folder
+    """Files with enough questions and documents, a base model and an instruction-tuned one."""
+    write_model_and_data(tmp_path)
+    write_questions(tmp_path / "mine.jsonl", 40)
+    write_questions(tmp_path / "mine_test.jsonl", 40)
+    (tmp_path / "texts.jsonl").write_text('{"text": "a b c"}\n' * 3)
+    (tmp_path / "book.jsonl").write_text('{"text": "a b c"}\n')
+    instruct = write_model_folder(tmp_path / INSTRUCT_MODEL, {"num_hidden_layers": 8})
+    (instruct / "chat_template.jinja").write_text("{{ messages }}")
+    return tmp_path
 
 
-def advice(raw: RawConfig, root: Path) -> list[str]:
-    return advise_on(load.load_configuration(raw, root), root)
+def advise(raw: RawConfig, root: Path) -> list[str]:
+    return advise_on(load_configuration(raw, root), root)
 
 
-def test_a_sensible_configuration_is_run_without_a_word(root: Path) -> None:
-    assert advice(minimal_config(), root) == []
+def test_a_sensible_configuration_gets_no_advice(root: Path) -> None:
+    assert advise(minimal_config(), root) == []
 
 
-ADVISED = [
-    ("calibrations.mine.limit", 12, "calibrations.mine: 12 questions"),
-    ("calibrations.recall.limit", 29, "calibrations.recall: 29 questions"),
-    ("benchmarks.tasks.mine.limit", 3, "benchmarks.tasks.mine: 3 questions"),
-    ("calibrations.corpus.documents", "5:6", "calibrations.corpus.documents: one document"),
-    (
-        "calibrations.book",
-        {"text": "book.jsonl", "documents": None},
-        "calibrations.book.documents: one document",
-    ),
-    (
-        "benchmarks.perplexity.book",
-        {"text": "book.jsonl", "window": 8},
-        "benchmarks.perplexity.book.documents: one document",
-    ),
-    ("studies.prune.calibrations", ["mixture"], "no benchmark of this study belongs to 'mixture'"),
-    ("studies.prune.tasks", ["mine"], "no benchmark of this study belongs to 'recall'"),
-    ("models.small.source", "Small-1B-Instruct", "models.small.chat_template: "),
-]
-
-
-@pytest.mark.parametrize(("where", "value", "said"), ADVISED)
-def test_what_says_hardly_anything_is_named_in_a_line(
-    where: str, value: object, said: str, root: Path
+@pytest.mark.parametrize(
+    ("key", "value", "advice"),
+    [
+        ("calibrations.mine.limit", 12, "calibrations.mine: 12 questions"),
+        ("calibrations.recall.limit", 29, "calibrations.recall: 29 questions"),
+        ("benchmarks.tasks.mine.limit", 3, "benchmarks.tasks.mine: 3 questions"),
+        ("calibrations.corpus.documents", "5:6", "calibrations.corpus.documents: one document"),
+        (
+            "calibrations.book",
+            {"text": "book.jsonl", "documents": None},
+            "calibrations.book.documents: one document",
+        ),
+        (
+            "benchmarks.perplexity.book",
+            {"text": "book.jsonl", "window": 8},
+            "benchmarks.perplexity.book.documents: one document",
+        ),
+        ("studies.prune.tasks", ["mine"], "no benchmark of this study belongs to 'recall'"),
+        ("models.small.source", INSTRUCT_MODEL, "models.small.chat_template: "),
+    ],
+)
+def test_what_says_hardly_anything_gets_one_line_of_advice(
+    root: Path, key: str, value: object, advice: str
 ) -> None:
-    folder = write_model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    raw = set_key(minimal_config(), where, value)
-    if where == "studies.prune.calibrations":
-        raw["benchmarks"]["tasks"] = {"mine": {"choices": "mine_test.jsonl"}}
-    lines = advice(raw, root)
-    assert len(lines) == 1 and said in lines[0] and "\n" not in lines[0]
+    [line] = advise(set_key(minimal_config(), key, value), root)
+
+    assert advice in line
+    assert "\n" not in line
 
 
-UNADVISED = [
-    ("benchmarks.perplexity.book", {"text": "book.jsonl", "window": 2, "joined": ""}),
-    ("calibrations.texts", {"text": "texts.jsonl", "documents": None}),
-    ("studies.prune.calibrations", ["corpus"]),
-    ("models.small.chat_template", True),
-    ("calibrations.recall.limit", 30),
-]
+def test_a_mixture_without_a_benchmark_of_its_own_gets_one_line_of_advice(root: Path) -> None:
+    raw = set_key(minimal_config(), "studies.prune.calibrations", ["mixture"])
+    set_key(raw, "benchmarks.tasks", {"mine": {"choices": "mine_test.jsonl"}})
+
+    [line] = advise(raw, root)
+
+    assert "no benchmark of this study belongs to 'mixture'" in line
 
 
-@pytest.mark.parametrize(("where", "value"), UNADVISED)
-def test_what_has_a_purpose_is_run_without_a_word(where: str, value: object, root: Path) -> None:
-    folder = write_model_folder(root / "Small-1B-Instruct", {"num_hidden_layers": 8})
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    raw = set_key(
-        set_key(minimal_config(), "models.small.source", "Small-1B-Instruct"), where, value
-    )
-    raw["models"]["small"]["chat_template"] = True
-    assert advice(raw, root) == []
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("benchmarks.perplexity.book", {"text": "book.jsonl", "window": 2, "joined": ""}),
+        ("calibrations.texts", {"text": "texts.jsonl", "documents": None}),
+        ("studies.prune.calibrations", ["corpus"]),
+        ("models.small", {"source": INSTRUCT_MODEL, "chat_template": True}),
+        ("calibrations.recall.limit", 30),
+    ],
+)
+def test_what_has_a_purpose_gets_no_advice(root: Path, key: str, value: object) -> None:
+    assert advise(set_key(minimal_config(), key, value), root) == []
 
 
-def test_a_base_model_with_a_template_is_run_without_a_word(root: Path) -> None:
+def test_a_base_model_with_a_template_gets_no_advice(root: Path) -> None:
     """Base models bring a chat template too."""
     (root / "small/chat_template.jinja").write_text("{{ messages }}")
-    assert advice(minimal_config(), root) == []
+
+    assert advise(minimal_config(), root) == []

@@ -1,133 +1,174 @@
-"""The configurations that lamina ships, and the README that explains them, keep up with the classes."""
+"""The shipped configurations load, and the README and the schema of the keys are up to date."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import config_pages as document
+import config_pages
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
 from lamina.options.entry import Choice
 from lamina_workflow.checks import load
+from lamina_workflow.config.configuration import Configuration
 from tests import ROOT
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_folder
 
-SHIPPED: dict[str, Callable[[RawConfig, Path], RawConfig]] = {
-    "config/config.yaml": lambda raw, folder: set_key(
-        raw, "models.reference.source", str(folder / "m12")
-    ),
-    "tests/configs/tiny.yaml": lambda raw, folder: set_key(
-        raw, "models.reference.source", str(folder / "m12")
-    ),
-    "config/papers/rethinking-layer-relevance.yaml": lambda raw, folder: raw,
-    "config/papers/deeper-layers.yaml": lambda raw, folder: raw,
-    "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
-    "config/papers/minitron.yaml": lambda raw, folder: set_key(
-        raw, "models.reference.source", str(folder / "m12")
-    ),
-    "config/models/qwen3-8b.yaml": lambda raw, folder: raw,
-    "config/models/llama-3.1-8b.yaml": lambda raw, folder: raw,
-    "config/models/olmo-3-7b.yaml": lambda raw, folder: raw,
-    "config/models/gemma-3-4b.yaml": lambda raw, folder: raw,
-    "config/models/gpt-oss-20b.yaml": lambda raw, folder: set_key(
-        raw, "models.gpt-oss-20b.source", str(folder / "m12")
-    ),
-    "config/complete.yaml": lambda raw, folder: set_key(
-        raw, "models.reference.source", str(folder / "m12")
-    ),
-    "config/smollm2.yaml": lambda raw, folder: raw,
-    "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/smollm2-protocol.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/tinystories.yaml": lambda raw, folder: set_key(
-        set_key(
-            set_key(raw, "models.stories.source", str(folder / "m5")),
-            "calibrations.stories.text",
-            str(folder / "text.json"),
-        ),
-        "benchmarks.perplexity.heldout.text",
-        str(folder / "text.json"),
-    ),
+# Which model each shipped configuration has on disk, and its number of layers.
+LOCAL_MODELS = {
+    "config/config.yaml": ("reference", 12),
+    "config/complete.yaml": ("reference", 12),
+    "config/papers/minitron.yaml": ("reference", 12),
+    "tests/configs/tiny.yaml": ("reference", 12),
+    "config/models/gpt-oss-20b.yaml": ("gpt-oss-20b", 12),
+    "config/tinystories.yaml": ("stories", 5),
+    "config/smollm2-local.yaml": ("smollm2", 30),
+    "config/smollm2-power.yaml": ("smollm2", 30),
+    "config/smollm2-sets.yaml": ("smollm2", 30),
+    "config/smollm2-protocol.yaml": ("smollm2", 30),
+    "config/smollm2-papers.yaml": ("smollm2", 30),
 }
+# Those of models and data of the hub.
+HUB_MODELS = [
+    "config/papers/rethinking-layer-relevance.yaml",
+    "config/papers/deeper-layers.yaml",
+    "config/papers/ghosted-layers.yaml",
+    "config/models/qwen3-8b.yaml",
+    "config/models/llama-3.1-8b.yaml",
+    "config/models/olmo-3-7b.yaml",
+    "config/models/gemma-3-4b.yaml",
+    "config/smollm2.yaml",
+]
+SHIPPED = [*LOCAL_MODELS, *HUB_MODELS]
+# They train the embedded model and its siblings, and are no studies.
+TRAINING = {"config/reference.yaml", "config/siblings.yaml"}
 
 
-def local_smollm2(raw: RawConfig, folder: Path) -> RawConfig:
-    """With what `make smollm2` would have written."""
-    write_model_folder(folder / "m30", {"num_hidden_layers": 30})
-    lines = {
-        "choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}),
-        "text": json.dumps({"text": "a"}),
-    }
-    measured = {"tasks": {}, "perplexity": {}} | raw.get("benchmarks", {})
-    for entry in (
+def read_raw(name: str) -> RawConfig:
+    raw: RawConfig = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    return raw
+
+
+def list_data_entries(raw: RawConfig) -> list[RawConfig]:
+    """The calibrations, tasks and texts of a configuration."""
+    benchmarks = raw.get("benchmarks", {})
+    return [
         *raw["calibrations"].values(),
-        *measured["tasks"].values(),
-        *measured["perplexity"].values(),
-    ):
-        key = "choices" if "choices" in entry else "text"
-        entry[key] = str(folder / Path(entry[key]).name)
-        Path(entry[key]).write_text("\n".join([lines[key]] * 1000))
-    return set_key(raw, "models.smollm2.source", str(folder / "m30"))
+        *benchmarks.get("tasks", {}).values(),
+        *benchmarks.get("perplexity", {}).values(),
+    ]
+
+
+def write_documents(file: Path, document: RawConfig) -> None:
+    """A thousand equal documents: lines of JSON, or texts in one JSON list."""
+    if file.suffix == ".json":
+        file.write_text(json.dumps([document["text"]] * 1000))
+    else:
+        file.write_text("\n".join([json.dumps(document)] * 1000))
+
+
+def write_local_files(raw: RawConfig, folder: Path) -> None:
+    """Write the files that a configuration names, and make it name these."""
+    documents = {
+        "choices": {"query": "a", "choices": ["b", "c"], "gold": 0},
+        "text": {"text": "a"},
+    }
+    for entry in list_data_entries(raw):
+        for key, document in documents.items():
+            if "/" in entry.get(key, ""):
+                file = folder / Path(entry[key]).name
+                write_documents(file, document)
+                entry[key] = str(file)
+
+
+def load_shipped(name: str, folder: Path) -> Configuration:
+    """A shipped configuration with the files that its user would have."""
+    raw = read_raw(name)
+    if name in LOCAL_MODELS:
+        model, n_layers = LOCAL_MODELS[name]
+        write_model_folder(folder / "model", {"num_hidden_layers": n_layers})
+        set_key(raw, f"models.{model}.source", str(folder / "model"))
+        write_local_files(raw, folder)
+    return load.load_configuration(raw, ROOT)
+
+
+def list_used_names(configuration: Configuration, section: str) -> set[str]:
+    """The entries of a section that studies, repairs or healings use."""
+    names: set[str] = set()
+    for study in configuration.studies.values():
+        names.update(getattr(study, section, []))
+    if section == "calibrations":
+        for repair in configuration.repairs.values():
+            names.update(repair.data)
+        for healing in configuration.healings.values():
+            names.update(healing.weights("own"))
+    return names
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
-    write_model_folder(tmp_path / "m12", {"num_hidden_layers": 12})
-    write_model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
-    (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
-    raw = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
-    loaded = load.load_configuration(SHIPPED[name](raw, tmp_path), ROOT)
-    for kind in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
-        used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
-        if kind == "calibrations":
-            used |= {name for repair in loaded.repairs.values() for name in repair.data}
-            used |= {
-                name for healing in loaded.healings.values() for name in healing.weights("own")
-            }
-        assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
+def test_a_shipped_configuration_loads_and_uses_what_it_defines(name: str, tmp_path: Path) -> None:
+    configuration = load_shipped(name, tmp_path)
+
+    for section in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
+        unused = set(getattr(configuration, section)) - list_used_names(configuration, section)
+        assert not unused, f"{name} defines {section} that no study uses"
 
 
 def test_the_shipped_configurations_are_all_tested() -> None:
-    found = {str(path.relative_to(ROOT)) for path in (ROOT / "config").rglob("*.yaml")}
-    assert found - {"config/reference.yaml", "config/siblings.yaml"} <= set(SHIPPED)
+    files = (ROOT / "config").rglob("*.yaml")
+
+    names = {str(file.relative_to(ROOT)) for file in files}
+    assert names - TRAINING <= set(SHIPPED)
 
 
-def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
+def test_the_readme_is_that_of_the_classes() -> None:
     remedy = "run PYTHONPATH=src python tools/config_pages.py"
-    assert document.README.read_text(encoding="utf-8") == document.readme(), remedy
-    assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), (
-        remedy
-    )
+    assert config_pages.README.read_text(encoding="utf-8") == config_pages.readme(), remedy
+
+
+def test_the_schema_is_that_of_the_classes() -> None:
+    schema = config_pages.as_json(config_pages.schema())
+
+    remedy = "run PYTHONPATH=src python tools/config_pages.py"
+    assert config_pages.SCHEMA.read_text(encoding="utf-8") == schema, remedy
 
 
 def test_every_key_is_explained() -> None:
-    classes = [each for _, model in document.parts() for each in [model, *model.kinds()]]
-    told = [each.BY for each in classes if issubclass(each, Choice)]
-    for each in classes:
-        assert each.__doc__
-        assert {key for key, field in each.model_fields.items() if not field.description} <= set(
-            told
-        ), each
+    classes: list[Any] = []
+    for _, model in config_pages.parts():
+        classes += [model, *model.kinds()]
+    # The keys that choose a class; the README explains them by the classes.
+    chosen_by = {model.BY for model in classes if issubclass(model, Choice)}
+
+    for model in classes:
+        unexplained = {key for key, field in model.model_fields.items() if not field.description}
+        assert model.__doc__, model
+        assert unexplained <= chosen_by, model
+
+
+@pytest.fixture(scope="module")
+def schema() -> Draft202012Validator:
+    return Draft202012Validator(config_pages.schema())
 
 
 @pytest.mark.parametrize("name", [*SHIPPED, "tests/configs/minimal.yaml"])
-def test_editors_accept_the_shipped_configurations(name: str) -> None:
-    raw = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
-    assert not [error.message for error in Draft202012Validator(document.schema()).iter_errors(raw)]
+def test_editors_accept_the_shipped_configurations(schema: Draft202012Validator, name: str) -> None:
+    assert [error.message for error in schema.iter_errors(read_raw(name))] == []
 
 
-def test_editors_refuse_what_lamina_refuses() -> None:
-    schema = Draft202012Validator(document.schema())
-    for where, value in (
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
         ("selectors.accuracy.stratgy", "block"),
         ("selectors.accuracy.metric", "acuracy"),
         ("repairs.ghost.ridge", -1),
         ("repairs.ghost", {"ridge": 1}),
         ("calibrations.recall.text", "microworld_corpus"),
         ("studies.prune.removed", []),
-    ):
-        assert list(schema.iter_errors(set_key(minimal_config(), where, value))), where
+    ],
+)
+def test_editors_refuse_what_lamina_refuses(
+    schema: Draft202012Validator, key: str, value: Any
+) -> None:
+    assert list(schema.iter_errors(set_key(minimal_config(), key, value)))

@@ -1,4 +1,4 @@
-"""What modules declare is read without importing them."""
+"""What modules declare is read without importing them: against the modules when imported."""
 
 import re
 import subprocess
@@ -6,60 +6,82 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
+
 from lamina.options.metrics import METRICS
 from lamina.registry import declared_literals
 from lamina.relevance import protocol
 from lamina.tables import TABLES
-
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+from tests import ROOT
 
 
 def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
     folder = tmp_path / "some/package"
     folder.mkdir(parents=True)
-    (folder / "one.py").write_text('import not_there\n\nTABLES = ("a", "b")\n')
-    (folder / "two.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
-    (folder / "three.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
-    (folder / "none.py").write_text("def f():\n    TABLES = ()\n")
+    (folder / "plain.py").write_text('import not_there\n\nTABLES = ("a", "b")\n')
+    (folder / "annotated.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
+    (folder / "joined.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
+    (folder / "local.py").write_text("def f():\n    TABLES = ()\n")
+
     assert declared_literals("some.package", "TABLES", tmp_path) == {
-        "one": ("a", "b"),
-        "two": ("c",),
-        "three": "long text",
+        "plain": ("a", "b"),
+        "annotated": ("c",),
+        "joined": "long text",
     }
 
 
 def test_figures_read_tables_that_there_are() -> None:
-    figures = declared_literals("lamina_workflow.report.figures", "TABLES")
-    assert figures and {table for read in figures.values() for table in read} <= TABLES.keys()
+    tables_by_figure = declared_literals("lamina_workflow.report.figures", "TABLES")
+
+    assert tables_by_figure
+    for figure, tables in tables_by_figure.items():
+        assert set(tables) <= TABLES.keys(), figure
 
 
-def test_every_metric_declares_its_entry() -> None:
-    for name, entry in METRICS.items():
-        own = protocol.metric_named(name)
-        for field in fields(entry):
-            assert field.name == "module" or getattr(own, field.name) == getattr(entry, field.name)
-    assert {"accuracy", "output_kl", "random"} <= METRICS.keys()
+@pytest.mark.parametrize("name", METRICS)
+def test_a_metric_declares_what_its_class_says(name: str) -> None:
+    declared = METRICS[name]
+    metric = protocol.metric_named(name)
+
+    for field in fields(declared):
+        if field.name != "module":
+            assert getattr(declared, field.name) == getattr(metric, field.name)
+
+
+def test_every_metric_is_declared() -> None:
+    for name in METRICS:
+        protocol.metric_named(name)  # imports its module
+
     assert len(METRICS) == len(protocol.Metric.__subclasses__())
-    assert METRICS["cosine"].runs and not METRICS["accuracy"].runs
+
+
+def test_cosine_compares_runs_of_layers_and_accuracy_does_not() -> None:
+    assert METRICS["cosine"].runs
+    assert not METRICS["accuracy"].runs
+
+
+HEAVY_MODULES = {
+    "torch",
+    "transformers",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "matplotlib",
+    "lm_eval",
+    "lamina.relevance",
+}
 
 
 def test_what_rules_import_is_light() -> None:
-    """A dry run and every job of a cluster read the Snakefile: neither torch nor pyarrow belongs there."""
-    rules = "".join(file.read_text() for file in (SOURCE.parent / "rules").glob("*.smk"))
-    imports = re.findall(r"^from lamina.*", rules, re.MULTILINE)
-    assert len(imports) > 20
-    code = "; ".join(["import sys", *imports, "print(*sys.modules)"])
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
+    """A dry run and every job of a cluster read the Snakefile."""
+    imports: list[str] = []
+    for file in (ROOT / "rules").glob("*.smk"):
+        imports += re.findall(r"^from lamina.*", file.read_text(), re.MULTILINE)
+    code = "\n".join(["import sys", *imports, "print(*sys.modules)"])
+
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "src", capture_output=True, text=True, check=True
     )
-    heavy = {
-        "torch",
-        "transformers",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "matplotlib",
-        "lm_eval",
-        "lamina.relevance",
-    }
-    assert not heavy & set(done.stdout.split())
+
+    assert len(imports) > 20
+    assert not HEAVY_MODULES & set(process.stdout.split())

@@ -11,8 +11,13 @@ from tests.given.plausible_tables import write_study
 def two_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of two models, two calibrations and two sizes, the larger one healed."""
     folder = tmp_path_factory.mktemp("two_models")
-    sizes = dict(
-        n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), healed_size=2, n_test=40
+    write_study(
+        folder,
+        n_layers=6,
+        calibrations=("recall", "facts"),
+        sizes=(1, 2),
+        healed_size=2,
+        n_test=40,
+        models=("a", "b"),
     )
-    write_study(folder, **sizes, models=("a", "b"))  # type: ignore[arg-type]
     return folder

@@ -1,7 +1,7 @@
-"""One file holds a run: it is opened from any folder, by the package and the shell of the lock file.
+"""One file holds a run: it is opened from any folder, by the package and by DuckDB's shell.
 
-By hand the same was tried with the packages duckdb 1.2.2 and 1.5.4: the rows of every table and the answers of every
-query were those of the package of the lock file.
+By hand the same was tried with the packages duckdb 1.2.2 and 1.5.4: the rows of every table and
+the answers of every query were those of the package of the lock file.
 """
 
 import csv
@@ -25,96 +25,124 @@ QUERIES = sorted((ROOT / "sql/queries").glob("*.sql"))
 
 
 @pytest.fixture(scope="module")
-def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The database of two studies, in a folder that holds nothing else."""
-    root = tmp_path_factory.mktemp("made")
-    for study, sizes in (("first", (1,)), ("my study", (1, 2))):
+def sent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds the database of two studies, and nothing else."""
+    root = tmp_path_factory.mktemp("studies")
+    file = root / "results/lamina.duckdb"
+    for study, sizes in {"first": (1,), "my study": (1, 2)}.items():
         tables = write_study(
             root / study, n_layers=6, calibrations=("recall", "facts"), sizes=sizes, n_test=40
         )
-        database.build_database(VIEWS, tables, root / "results/lamina.duckdb", study)
+        database.build_database(VIEWS, tables, file, study)
     folder = tmp_path_factory.mktemp("sent")
-    shutil.copy(root / "results/lamina.duckdb", folder)
+    shutil.copy(file, folder)
     shutil.rmtree(root)
     return folder
 
 
-def relations(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Every table and view of the file, with its schema."""
-    found = connection.execute(
-        "SELECT format('\"{}\".{}', table_schema, table_name) FROM information_schema.tables ORDER BY ALL"
+@pytest.fixture(scope="module")
+def connection(sent_folder: Path) -> duckdb.DuckDBPyConnection:
+    return lamina_workflow.results(sent_folder)
+
+
+def count_rows(connection: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """The number of rows of every table and view, by `"schema".name`."""
+    relations = connection.execute(
+        """SELECT format('"{}".{}', table_schema, table_name)
+        FROM information_schema.tables ORDER BY ALL"""
     ).fetchall()
-    return [name for (name,) in found]
+    counts = {}
+    for (relation,) in relations:
+        [[count]] = connection.execute(f"SELECT count(*) FROM {relation}").fetchall()
+        counts[relation] = count
+    return counts
+
+
+def ask_shell(sent_folder: Path, statements: str, folder: Path) -> list[list[str]]:
+    """The rows that the shell prints, started in a folder."""
+    options = ["-readonly", "-csv", "-noheader", "-bail", "-nullvalue", ""]
+    process = subprocess.run(
+        [str(SHELL), *options, str(sent_folder / "lamina.duckdb")],
+        input=statements,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
+    assert not process.stderr
+    return list(csv.reader(io.StringIO(process.stdout)))
 
 
 def test_every_table_and_view_is_read_from_any_folder(
-    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    connection: duckdb.DuckDBPyConnection,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    connection = lamina_workflow.results(sent)
-    names = relations(connection)
-    assert {"main", "first", "my study", "studies"} == {name.split('"')[1] for name in names}
-    counts = {
-        name: connection.execute(f"SELECT count(*) FROM (FROM {name})").fetchall()[0][0]
-        for name in names
-    }
-    assert (
-        counts['"main".variants'] == counts['"my study".variants'] > counts['"first".variants'] > 10
-    )
-    assert counts['"studies".variants'] == counts['"main".variants'] + counts['"first".variants']
+    counts = count_rows(connection)
+
+    schemas = {relation.split('"')[1] for relation in counts}
+    assert schemas == {"main", "first", "my study", "studies"}
+    n_first = counts['"first".variants']
+    n_second = counts['"my study".variants']
+    assert n_second > n_first > 10
+    assert counts['"main".variants'] == n_second
+    assert counts['"studies".variants'] == n_first + n_second
+
+
+def test_no_view_reads_a_file_beside_the_database(connection: duckdb.DuckDBPyConnection) -> None:
     views = connection.execute("SELECT sql FROM duckdb_views() WHERE NOT internal").fetchall()
+
+    assert views
     assert not [sql for (sql,) in views if "parquet" in sql]
 
 
-def test_a_connection_answers_in_every_way_that_the_package_has(sent: Path) -> None:
-    """An answer that was not fetched kept it busy, and `.sql` failed."""
-    assert lamina_workflow.results(sent).sql("FROM variants").fetchall()
-    assert len(lamina_workflow.results(sent).sql("FROM variants").df()) > 1
-    assert len(lamina_workflow.results(sent).execute("FROM variants").df()) > 1
-    assert lamina_workflow.results(sent).sql("FROM variants").to_arrow_table().num_rows > 1
+def test_a_connection_answers_in_every_way_that_the_package_has(sent_folder: Path) -> None:
+    """Each on a connection of its own, on which nothing was fetched before."""
+    assert lamina_workflow.results(sent_folder).sql("FROM variants").fetchall()
+    assert len(lamina_workflow.results(sent_folder).sql("FROM variants").df()) > 1
+    assert len(lamina_workflow.results(sent_folder).execute("FROM variants").df()) > 1
+    assert lamina_workflow.results(sent_folder).sql("FROM variants").to_arrow_table().num_rows > 1
+
+
+def test_a_connection_answers_with_a_polars_frame(connection: duckdb.DuckDBPyConnection) -> None:
     pytest.importorskip("polars", reason="polars is not installed: .pl() was not tried")
-    assert lamina_workflow.results(sent).sql("FROM variants").pl().height > 1
+
+    assert connection.sql("FROM variants").pl().height > 1
 
 
-def test_the_shell_reads_every_table_and_view_from_any_folder(sent: Path, tmp_path: Path) -> None:
-    connection = lamina_workflow.results(sent)
-    names = relations(connection)
-    statements = [f"SELECT '{name}', count(*) FROM (FROM {name});" for name in names]
-    counts = dict(shell(sent, "\n".join(statements), tmp_path))
-    assert counts == {
-        name: str(connection.execute(f"SELECT count(*) FROM {name}").fetchall()[0][0])
-        for name in names
-    }
-
-
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.stem)
-def test_package_and_shell_give_one_answer_to_a_query(
-    query: Path, sent: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_shell_reads_every_table_and_view_from_any_folder(
+    sent_folder: Path, connection: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    monkeypatch.chdir(ROOT)  # where one query finds what papers report
-    text = query.read_text(encoding="utf-8")
-    expected = lamina_workflow.results(sent).execute(text).fetchall()
-    answered = shell(sent, text, ROOT)
-    assert len(answered) == len(expected)
-    for shown, row in zip(answered, expected, strict=True):
-        assert all(map(is_shown, shown, row)), (shown, row)
+    counts = count_rows(connection)
+    statements = [f"SELECT '{relation}', count(*) FROM {relation};" for relation in counts]
+
+    rows = ask_shell(sent_folder, "\n".join(statements), tmp_path)
+
+    assert {relation: int(count) for relation, count in rows} == counts
 
 
-def is_shown(text: str, value: Any) -> bool:
-    """Whether the shell's text is that of a value of the package; of lists each has its own way of writing."""
+def is_written(text: str, value: Any) -> bool:
+    """Whether the shell's text is that of the package's value; lists are written in two ways."""
     if isinstance(value, bool):
         return text == str(value).lower()
     if isinstance(value, int | float):
         return bool(float(text) == pytest.approx(value, nan_ok=True))
     if isinstance(value, list | tuple):
         return True
-    return text == ("" if value is None else value)
+    if value is None:
+        return text == ""
+    return bool(text == value)
 
 
-def shell(sent: Path, statements: str, folder: Path) -> list[list[str]]:
-    """The rows that the shell prints, started in a folder."""
-    command = [str(SHELL), "-readonly", "-csv", "-noheader", "-bail", "-nullvalue", ""]
-    command.append(str(sent / "lamina.duckdb"))
-    ran = subprocess.run(command, input=statements, cwd=folder, capture_output=True, text=True)
-    assert ran.returncode == 0 and not ran.stderr, ran.stderr
-    return list(csv.reader(io.StringIO(ran.stdout)))
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.stem)
+def test_package_and_shell_give_one_answer_to_a_query(
+    query: Path, sent_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # where the numbers of papers are
+    sql = query.read_text(encoding="utf-8")
+
+    package_rows = lamina_workflow.results(sent_folder).execute(sql).fetchall()
+    shell_rows = ask_shell(sent_folder, sql, ROOT)
+
+    assert len(shell_rows) == len(package_rows)
+    for texts, values in zip(shell_rows, package_rows, strict=True):
+        assert all(map(is_written, texts, values)), (texts, values)

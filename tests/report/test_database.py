@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.store import parquet
 from lamina_workflow.report import answers, database, summary
+from lamina_workflow.report.queries import read_query
 from lamina_workflow.stages.report import GatherTable
 from tests import ROOT
 from tests.given.planted_tables import BASE_KEY, connect_planted_tables, variant_key
@@ -20,52 +23,16 @@ from tests.given.plausible_tables import VIEWS, write_study, write_tables
 from tests.given.scripts import run_in_subprocess
 
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("study") / "results" / "tables"
-    return write_study(
-        folder,
-        n_layers=6,
-        calibrations=("recall", "facts", "hops", "sorting"),
-        sizes=(1, 2),
-        healed_size=2,
-        n_test=60,
-    )
-
-
-@pytest.fixture
-def planted(tmp_path) -> duckdb.DuckDBPyConnection:
-    """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
-    answered = {(1, "none"): 10, (2, "none"): 6, (2, "ghost"): 8}
-    variants = [
-        (variant_key("recall", "accuracy", removed, repair), {"t": np.arange(10) < right})
-        for (removed, repair), right in answered.items()
-    ]
-    plan = dict(model="m", calibration="recall", selector="accuracy")
-    plans = [
-        plan | dict(removed=size, unit=str(unit), position=unit)
-        for size, unit in ((1, 1), (2, 1), (2, 2))
-    ]
-    own = [dict(calibration="recall", source="t", chance_accuracy=0.5)]
-    return connect_planted_tables(tmp_path, {"t": np.ones(10)}, variants, own, plans=plans)
-
-
-# What the study of these tests does not have: replicates, shared documents, outputs that are not finite, known models.
-NOT_THERE = {
-    *(
-        "how_far_variants_vary_between_draws",
-        "how_sure_rankings_are",
-        "what_calibrations_share_with_tests",
-    ),
-    *(
-        "what_diagnoses_found",
-        "what_papers_report",
-        "where_outputs_were_not_finite",
-        "which_questions_no_score_decides",
-        "which_questions_were_cut",
-    ),
+# The study of these tests has no replicates, no shared documents, no papers and no infinite output.
+UNANSWERED = {
+    "how_far_variants_vary_between_draws",
+    "how_sure_rankings_are",
+    "what_calibrations_share_with_tests",
+    "what_diagnoses_found",
+    "what_papers_report",
+    "where_outputs_were_not_finite",
+    "which_questions_no_score_decides",
+    "which_questions_were_cut",
     "which_repairs_hurt",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
@@ -74,275 +41,422 @@ LISTS = {
     "which_questions_were_cut",
     "which_plans_were_refused",
 }
-# Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
+# Questions whose numbers are counts, means over a few of them, or every sample's own.
 COUNTS = {"how_healing_went", "what_a_metric_costs", "what_samples_say_of_layers"}
+COUNT_COLUMN = re.compile(r"^n$|^n_|_samples$|^repeats$|^step$|^measured$")
+ERROR_COLUMN = re.compile(r"stderr|_low$|^low$|^reach$|_tried$|^spread$|^p_holm$|^best$")
 
 
-def answer(files: list[Path], question: str) -> list[dict]:
-    return answers.answer_question(database.connect_views(VIEWS, files), question)
+@pytest.fixture(scope="module")
+def study_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The tables of a study with four calibrations and two sizes, the larger one healed."""
+    return write_study(
+        tmp_path_factory.mktemp("study") / "results" / "tables",
+        n_layers=6,
+        calibrations=("recall", "facts", "hops", "sorting"),
+        sizes=(1, 2),
+        healed_size=2,
+        n_test=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def study_views(study_files: list[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
+    with database.connect_views(VIEWS, study_files) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def ten_documents(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The base model is right on all ten test documents.
+
+    Removing one layer loses none of them, removing two loses four, and ghost recovers two.
+    """
+    variants = [
+        (variant_key("recall", "accuracy", 1), {"t": np.arange(10) < 10}),
+        (variant_key("recall", "accuracy", 2), {"t": np.arange(10) < 6}),
+        (variant_key("recall", "accuracy", 2, "ghost"), {"t": np.arange(10) < 8}),
+    ]
+    selector = dict(model="m", calibration="recall", selector="accuracy")
+    plans = [
+        selector | dict(removed=1, unit="1", position=1),
+        selector | dict(removed=2, unit="1", position=1),
+        selector | dict(removed=2, unit="2", position=2),
+    ]
+    calibration = dict(calibration="recall", source="t", chance_accuracy=0.5)
+    folder = tmp_path_factory.mktemp("ten_documents")
+    with connect_planted_tables(
+        folder, {"t": np.ones(10)}, variants, [calibration], plans=plans
+    ) as connection:
+        yield connection
+
+
+def query_tables(files: list[Path], sql: str) -> list[dict[str, Any]]:
+    with database.connect_views(VIEWS, files) as connection:
+        return answers.query_rows(connection, sql)
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
-def test_every_query_says_what_it_asks_and_answers_it(query, study, monkeypatch):
-    monkeypatch.chdir(ROOT)  # where one finds what papers report
+def test_every_query_begins_with_its_question(query):
     text = query.read_text(encoding="utf-8")
-    assert text.startswith("-- ") and text.splitlines()[0].endswith("?")
+
+    first_line = text.splitlines()[0]
+    assert first_line.startswith("-- ")
+    assert first_line.endswith("?")
     assert f"sql/queries/{query.name}" in text
-    found = answers.query_rows(database.connect_views(VIEWS, study), text)
-    assert found or query.stem in NOT_THERE
-    names = set(found[0]) if found else set()
-    counted = any(
-        re.search(r"^n$|^n_|_samples$|^repeats$|^step$|^measured$", name) for name in names
-    )
-    erring = any(
-        re.search(r"stderr|_low$|^low$|^reach$|_tried$|^spread$|^p_holm$|^best$", name)
-        for name in names
-    )
-    assert counted or query.stem in LISTS | NOT_THERE, "a number needs its sample count"
-    assert erring or query.stem in LISTS | COUNTS | NOT_THERE, "a number needs its error"
 
 
-def test_what_pruning_costs_a_task_is_paired_with_the_base_model(planted):
-    one, two = answers.answer_question(planted, "what_pruning_for_one_task_costs_the_others")
-    assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
-    assert two["change"] == pytest.approx(-0.4)
+@pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
+def test_every_query_answers_with_sample_counts_and_errors(query, study_views, monkeypatch):
+    monkeypatch.chdir(ROOT)  # where the numbers of papers are
+
+    rows = answers.query_rows(study_views, query.read_text(encoding="utf-8"))
+
+    if query.stem in UNANSWERED:
+        return
+    assert rows
+    has_count = any(COUNT_COLUMN.search(column) for column in rows[0])
+    has_error = any(ERROR_COLUMN.search(column) for column in rows[0])
+    assert has_count or query.stem in LISTS, "a number needs its sample count"
+    assert has_error or query.stem in LISTS | COUNTS, "a number needs its error"
+
+
+def test_what_pruning_costs_a_task_is_paired_with_the_base_model(ten_documents):
+    one_removed, two_removed = answers.answer_question(
+        ten_documents, "what_pruning_for_one_task_costs_the_others"
+    )
+
+    assert one_removed["removed"] == 1
+    assert one_removed["metric"] == "acc_norm"
+    assert one_removed["value"] == 1.0
+    assert one_removed["change"] == 0.0
+    assert two_removed["paired"]
+    assert two_removed["change"] == pytest.approx(-0.4)
     # Of ten documents four are lost, and one more differs in each direction.
-    assert two["paired"] and two["change_stderr"] == pytest.approx(
-        ((6 / 12 - (4 / 12) ** 2) / 12) ** 0.5
+    variance = (6 / 12 - (4 / 12) ** 2) / 12
+    assert two_removed["change_stderr"] == pytest.approx(variance**0.5)
+    assert two_removed["kept"] == pytest.approx(0.6)
+    assert two_removed["n_samples"] == 10
+    assert two_removed["chance"] == 0.5
+    # Always right on ten documents is less than four standard errors, √(.25 / 10), above chance.
+    assert two_removed["kept_stderr"] is None
+    assert two_removed["kept_reason"] == "too few"
+
+
+def test_a_disagreement_is_confirmed_unless_scores_tie_at_that_rank(tmp_path):
+    """Accuracy loses nothing without layer 0, which cosine ranks last; layers 2 and 3 tie."""
+    scores = {"accuracy": [0.0, 0.4, 1.0, 1.0], "cosine": [0.9, 0.1, 0.2, 0.3]}
+    table_key = dict(
+        model="m", calibration="c", selector="base", removed=0, component="layer", n_samples=500
     )
-    assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
-    # Ten documents: always right is less than four standard errors of a guess, √(.25 / 10), above chance.
-    assert two["kept_stderr"] is None and two["kept_reason"] == "too few"
+    relevance = []
+    for metric, layer_scores in scores.items():
+        for layer, score in enumerate(layer_scores):
+            unit = dict(metric=metric, unit=str(layer), layer=layer)
+            interval = dict(score=score, ci_low=score - 0.02, ci_high=score + 0.02)
+            relevance.append(table_key | unit | interval)
+
+    files = write_tables(tmp_path, relevance=relevance)
+
+    rows = query_tables(files, read_query("where_metrics_disagree"))
+
+    row_by_layer = {row["layer"]: row for row in rows}
+    assert row_by_layer[0]["rank_difference"] == -3
+    assert row_by_layer[0]["confirmed"]
+    assert not row_by_layer[3]["confirmed"]
 
 
-def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
-    """Accuracy loses nothing without layer 0, which cosine places last; layers 2 and 3 lose all, alike."""
-    rows = []
-    for layer, (accuracy, cosine) in enumerate(((0.0, 0.9), (0.4, 0.1), (1.0, 0.2), (1.0, 0.3))):
-        key = dict(
-            model="m", calibration="c", selector="base", removed=0, unit=str(layer), layer=layer
-        )
-        for metric, score in (("accuracy", accuracy), ("cosine", cosine)):
-            told = dict(metric=metric, score=score, ci_low=score - 0.02, ci_high=score + 0.02)
-            rows.append(key | told | dict(component="layer", n_samples=500))
-    found = {
-        row["layer"]: row
-        for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")
-    }
-    assert found[0]["rank_difference"] == -3 and found[0]["confirmed"]
-    assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
+def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(ten_documents):
+    rows = answers.answer_question(ten_documents, "which_model_to_take")
+
+    [card] = [row for row in rows if row["question"] == "task"]
+    assert card["removed"] == 1
+    assert card["sizes"] == [1, 2]
+    assert card["units"] == "1"
+    assert card["kept"] == 1.0
+    assert card["kept_above_chance"] == 1.0
+    # Ten documents are too few to be certain.
+    assert card["certain"] is None
+    assert card["kept_reason"] == "too few"
 
 
-def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(planted):
-    (found,) = (
-        row
-        for row in answers.answer_question(planted, "which_model_to_take")
-        if row["question"] == "task"
-    )
-    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (
-        1,
-        [1, 2],
-        "1",
-        1.0,
-    )
-    assert found["kept_above_chance"] == 1.0
-    assert found["certain"] is None and found["kept_reason"] == "too few"  # ten documents
+@pytest.fixture(scope="module")
+def five_recipes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Five recipes on calibrations x, y and z, not all of them measured on each.
 
-
-def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
-    """Selector b has no plan for calibration z, which then counts for nobody; `late` and c were tried on x alone.
-
-    Means over x, y and z, of two pairs, or over x, of five, would keep no more variants than the six on x and y.
+    Selector b has no plan for z; `late` and c were tried on x alone.
     """
-    measured = {  # accuracy on the own task and perplexity of general text, x then y then z
+    # Accuracy on the own task and perplexity of general text: on x, then y, then z.
+    measured = {
         ("a", "none"): [(0.6, 10.0), (0.4, 10.0), (0.0, 99.0)],
         ("a", "ghost"): [(0.8, 40.0), (0.8, 90.0), (1.0, 1.0)],
         ("b", "none"): [(0.4, 20.0), (0.4, 20.0)],
         ("a", "late"): [(0.9, 9.0)],
         ("c", "none"): [(0.9, 9.0)],
     }
-    facts = dict(stderr=0.1, n_samples=10)
-    benchmarks = [
-        BASE_KEY | facts | dict(task=name, metric="acc", value=1.0, higher_is_better=True)
-        for name in "xyz"
-    ]
-    benchmarks.append(
-        BASE_KEY | facts | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)
+    accuracy_row = dict(metric="acc", higher_is_better=True, stderr=0.1, n_samples=10)
+    text_row = dict(
+        task="text", metric="perplexity", higher_is_better=False, stderr=0.1, n_samples=10
     )
-    for (selector, repair), pairs in measured.items():
-        for name, (accuracy, perplexity) in zip("xyz", pairs, strict=False):
-            key = variant_key(name, selector, repair=repair) | facts
-            benchmarks.append(
-                key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True)
-            )
-            benchmarks.append(
-                key
-                | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False)
-            )
+    benchmarks = [BASE_KEY | text_row | dict(value=8.0)]
+    benchmarks += [BASE_KEY | accuracy_row | dict(task=task, value=1.0) for task in "xyz"]
+    for (selector, repair), scores in measured.items():
+        for calibration, (accuracy, perplexity) in zip("xyz", scores, strict=False):
+            key = variant_key(calibration, selector, repair=repair)
+            benchmarks.append(key | accuracy_row | dict(task=calibration, value=accuracy))
+            benchmarks.append(key | text_row | dict(value=perplexity))
     calibrations = [
         dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"
     ]
-    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    found = answers.query_rows(
-        database.connect_views(VIEWS, files), "FROM frontier ORDER BY selector, repair"
-    )
-    told = [(row["selector"], row["repair"], row["best"]) for row in found]
-    assert told == [("a", "ghost", True), ("a", "none", True), ("b", "none", False)]
-    assert [row["accuracy"] for row in found] == pytest.approx([0.8, 0.5, 0.4])
-    assert [row["perplexity"] for row in found] == pytest.approx([60.0, 10.0, 20.0])
-    assert found[0]["accuracy_stderr"] == pytest.approx(0.1 / 2**0.5)
-    assert {(row["n_calibrations"], row["n_samples"]) for row in found} == {(2, 20)}
-    best = answer(files, "which_repair_when")
-    told = [(row["general_text"], row["repair"], row["lead"]) for row in best]
-    assert told == [("1.5 x", "none", 0), ("any", "ghost", pytest.approx(0.3))]
+    folder = tmp_path_factory.mktemp("five_recipes")
+    files = write_tables(folder, benchmarks=benchmarks, calibrations=calibrations)
+    with database.connect_views(VIEWS, files) as connection:
+        yield connection
+
+
+def test_the_frontier_compares_means_over_the_same_calibrations(five_recipes):
+    """Means over x and y keep six variants; no other set of calibrations keeps more."""
+    rows = answers.query_rows(five_recipes, "FROM frontier ORDER BY selector, repair")
+
+    assert [(row["selector"], row["repair"], row["best"]) for row in rows] == [
+        ("a", "ghost", True),
+        ("a", "none", True),
+        ("b", "none", False),
+    ]
+    assert [row["accuracy"] for row in rows] == pytest.approx([0.8, 0.5, 0.4])
+    assert [row["perplexity"] for row in rows] == pytest.approx([60.0, 10.0, 20.0])
+    assert rows[0]["accuracy_stderr"] == pytest.approx(0.1 / 2**0.5)
+    assert {(row["n_calibrations"], row["n_samples"]) for row in rows} == {(2, 20)}
+
+
+def test_the_best_repair_depends_on_how_much_general_text_may_lose(five_recipes):
+    rows = answers.answer_question(five_recipes, "which_repair_when")
+
+    assert [(row["general_text"], row["repair"], row["lead"]) for row in rows] == [
+        ("1.5 x", "none", 0),
+        ("any", "ghost", pytest.approx(0.3)),
+    ]
 
 
 def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
-    row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
-    benchmarks = [BASE_KEY | row | dict(task=task) for task in ("a", "b", "c")]
+    measured = dict(metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
+    benchmarks = [BASE_KEY | measured | dict(task=task) for task in ("a", "b", "c")]
     mixture = dict(
         model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b"
     )
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
-    found = answers.query_rows(
-        database.connect_views(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task"
-    )
-    assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
+
+    rows = query_tables(files, "SELECT task, chance FROM own_tasks ORDER BY task")
+
+    assert rows == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
-    base, shift = np.array([1.0, 2.0, 3.0]), np.array([0.1, 0.2, 0.3])
-    run = connect_planted_tables(
-        tmp_path, {"text": base}, [(variant_key("c"), {"text": base + shift})], []
-    )
-    (score,) = answers.query_rows(run, "FROM scores WHERE removed = 1")
-    assert score["paired"] and score["kept"] == pytest.approx(np.exp(-0.2))
-    assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * shift.std(ddof=1) / 3**0.5)
+    base_nll = np.array([1.0, 2.0, 3.0])
+    increase = np.array([0.1, 0.2, 0.3])
+    variants = [(variant_key("c"), {"text": base_nll + increase})]
+
+    with connect_planted_tables(tmp_path, {"text": base_nll}, variants, []) as connection:
+        [score] = answers.query_rows(connection, "FROM scores WHERE removed = 1")
+
+    assert score["paired"]
+    assert score["kept"] == pytest.approx(np.exp(-0.2))
+    assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * increase.std(ddof=1) / 3**0.5)
 
 
 def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
-    """Three plans of two layers: 1 2 is one run, 1 3 and 2 4 are two. Only the first two were timed with a patch."""
-    plan = dict(model="m", calibration="c", removed=2)
-    units = {"one": (1, 2), "two": (1, 3), "other": (2, 4), "halves": ("1.mlp", "2.mlp")}
-    plans = [
-        plan | dict(selector=name, unit=str(unit), position=place)
-        for name, both in units.items()
-        for place, unit in enumerate(both, 1)
-    ]
-    timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
+    """Layers 1 and 2 are one run, 1 and 3 are two, as 2 and 4; MLPs alone were never timed.
+
+    Of the variants with a patch, only those of the first two plans were timed.
+    """
+    units = {
+        "one run": (1, 2),
+        "two runs": (1, 3),
+        "also two runs": (2, 4),
+        "mlps": ("1.mlp", "2.mlp"),
+    }
+    plans = []
+    benchmarks = []
+    for selector, plan_units in units.items():
+        plan = dict(model="m", calibration="c", selector=selector, removed=2)
+        for position, unit in enumerate(plan_units, start=1):
+            plans.append(plan | dict(unit=str(unit), position=position))
+        for repair in ("none", "ghost"):
+            for healing in ("none", "lora"):
+                key = variant_key("c", selector, 2, repair) | dict(healing=healing)
+                benchmarks.append(key | dict(task="t", metric="acc", higher_is_better=True))
     efficiency = [
-        variant_key("c", name, 2, repair) | dict(latency_ratio=ratio)
-        for (name, repair), ratio in timed.items()
-    ]
-    benchmarks = [
-        variant_key("c", name, 2, repair)
-        | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
-        for name in units
-        for repair in ("none", "ghost")
-        for healing in ("none", "lora")
+        variant_key("c", "one run", 2) | dict(latency_ratio=0.8),
+        variant_key("c", "one run", 2, "ghost") | dict(latency_ratio=0.85),
+        variant_key("c", "two runs", 2, "ghost") | dict(latency_ratio=0.9),
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
-    found = answers.query_rows(
-        database.connect_views(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants"
-    )
-    wanted = (
-        timed | dict.fromkeys([("two", "none"), ("other", "none")], 0.8) | {("other", "ghost"): 0.9}
-    )
-    wanted |= dict.fromkeys([("halves", "none"), ("halves", "ghost")])
-    assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in found} == wanted
-    assert len(found) == len(benchmarks)
+
+    rows = query_tables(files, "SELECT selector, repair, latency_ratio FROM variants")
+
+    assert len(rows) == len(benchmarks)
+    assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in rows} == {
+        ("one run", "none"): 0.8,
+        ("one run", "ghost"): 0.85,
+        ("two runs", "none"): 0.8,
+        ("two runs", "ghost"): 0.9,
+        ("also two runs", "none"): 0.8,
+        ("also two runs", "ghost"): 0.9,
+        ("mlps", "none"): None,
+        ("mlps", "ghost"): None,
+    }
 
 
-def test_only_the_named_tables_are_opened(study):
-    """Another job may be writing every other file, so that these may be anything."""
-    broken = study[0].with_name("jobs.parquet")
-    kept = broken.read_bytes()
-    broken.write_bytes(b"half a file")
-    try:
-        some = [path for path in study if path.stem in ("relevance", "models")]
-        connection = database.connect_views(VIEWS, some)
-        assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
-        found = connection.execute(
-            "SELECT view_name FROM duckdb_views() WHERE NOT internal"
-        ).fetchall()
-        views = {row[0] for row in found}
-        assert views == {
-            "relevance",
-            "models",
-            "relevance_wide",
-            "disagreements",
-            "task_agreements",
-        }
-        for view in ("plans", "scores", "jobs"):
-            with pytest.raises(duckdb.CatalogException, match=view):
-                connection.execute(f"FROM {view}")
-    finally:
-        broken.write_bytes(kept)
+@pytest.fixture(scope="module")
+def relevance_views(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The views over two tables of a study; another job has written half of a third file."""
+    folder = tmp_path_factory.mktemp("relevance")
+    files = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=20)
+    (folder / "jobs.parquet").write_bytes(b"half a file")
+    opened = [file for file in files if file.stem in ("relevance", "models")]
+    with database.connect_views(VIEWS, opened) as connection:
+        yield connection
 
 
-def test_the_database_describes_every_table_and_column(study, tmp_path):
-    database.build_database(VIEWS, study, tmp_path / "lamina.duckdb")
-    with duckdb.connect(tmp_path / "lamina.duckdb", read_only=True) as connection:
-        described = connection.execute(
-            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
-        )
-        comments = {(table, column): comment for table, column, comment in described.fetchall()}
-        tables = connection.execute(
-            "SELECT table_name, comment FROM duckdb_tables() WHERE schema_name = 'main'"
-        ).fetchall()
-    assert [name for name, comment in [*tables, *comments.items()] if not comment] == []
-    for table, module in parquet.TABLES.items():
-        assert (table, module.grain) in tables
-        assert {column: comments[table, column] for column in module.columns} == {
-            column: text for column, (_, text) in module.columns.items()
-        }
-    # A column that a view hands on is described as where it comes from.
+def test_only_the_named_tables_are_opened(relevance_views):
+    [[n_disagreements]] = relevance_views.execute("SELECT count(*) FROM disagreements").fetchall()
+    views = relevance_views.execute(
+        "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+    ).fetchall()
+
+    assert n_disagreements > 0
+    assert {name for (name,) in views} == {
+        "relevance",
+        "models",
+        "relevance_wide",
+        "disagreements",
+        "task_agreements",
+    }
+
+
+@pytest.mark.parametrize("view", ["plans", "scores", "jobs"])
+def test_a_view_of_a_table_that_was_not_named_does_not_exist(relevance_views, view):
+    with pytest.raises(duckdb.CatalogException, match=view):
+        relevance_views.execute(f"FROM {view}")
+
+
+@pytest.fixture(scope="module")
+def built_database(study_files, tmp_path_factory) -> Iterator[duckdb.DuckDBPyConnection]:
+    file = tmp_path_factory.mktemp("database") / "lamina.duckdb"
+    database.build_database(VIEWS, study_files, file)
+    with duckdb.connect(file, read_only=True) as connection:
+        yield connection
+
+
+def table_comments(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT table_name, comment FROM duckdb_tables() WHERE schema_name = 'main'"
+    ).fetchall()
+    return dict(rows)
+
+
+def column_comments(connection: duckdb.DuckDBPyConnection) -> dict[tuple[str, str], str]:
+    rows = connection.execute(
+        "SELECT table_name, column_name, comment FROM duckdb_columns()"
+        " WHERE schema_name = 'main' AND NOT internal"
+    ).fetchall()
+    return {(table, column): comment for table, column, comment in rows}
+
+
+def test_the_database_describes_every_table_and_column(built_database):
+    of_tables = table_comments(built_database)
+    of_columns = column_comments(built_database)
+
+    assert [table for table, comment in of_tables.items() if not comment] == []
+    assert [column for column, comment in of_columns.items() if not comment] == []
+
+
+def test_tables_and_columns_are_described_as_in_their_schema(built_database):
+    of_tables = table_comments(built_database)
+    of_columns = column_comments(built_database)
+
+    for table, schema in parquet.TABLES.items():
+        assert of_tables[table] == schema.grain
+        for column, (_, description) in schema.columns.items():
+            assert of_columns[table, column] == description
+
+
+def test_a_column_that_a_view_passes_on_is_described_as_in_its_table(built_database):
+    comments = column_comments(built_database)
+
     assert comments["disagreements", "accuracy_low"] == comments["relevance_wide", "accuracy_low"]
     assert comments["scores", "stderr"] == comments["benchmarks", "stderr"]
 
 
-def test_database_refuses_to_lack_a_table(study, tmp_path):
-    with pytest.raises(LaminaError, match="no models.parquet among"):
-        database.build_database(
-            VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb"
-        )
+def test_a_database_without_one_of_the_tables_is_refused(study_files, tmp_path):
+    without_models = [file for file in study_files if file.stem != "models"]
+
+    with pytest.raises(LaminaError, match=r"no models\.parquet among"):
+        database.build_database(VIEWS, without_models, tmp_path / "lamina.duckdb")
+
     assert list(tmp_path.iterdir()) == []
 
 
-def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
-    output = tmp_path / f"{table}.parquet"
-    done = run_in_subprocess(
-        GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output))
-    )
-    assert done.returncode == 0, done.stderr
-    assert parquet.read_table(output).schema.names == parquet.schema_of(table).names
-    return parquet.read_table(output).to_pylist()
+def gather_rows(folder: Path, table: str, *parts: Path, **groups: str) -> list[dict[str, Any]]:
+    """The rows that rule `gather_table` makes of these files."""
+    output = folder / f"{table}.parquet"
+    part_names = [str(file) for file in parts]
+    job = GatherTable(table=table, parts=part_names, groups=groups, output=str(output))
+    process = run_in_subprocess(job)
+    assert process.returncode == 0, process.stderr
+    gathered_table = parquet.read_table(output)
+    assert gathered_table.schema.names == parquet.schema_of(table).names
+    return gathered_table.to_pylist()
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):
     plan = dict(
-        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative"
+        model="m",
+        calibration="c",
+        selector="s",
+        removed=2,
+        metric="accuracy",
+        strategy="iterative",
+        kind="layer",
     )
-    plan |= dict(kind="layer")
     measured = dict(
-        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7]
+        units=["7", "3"],
+        scores=[0.1, None],
+        accuracy_before=[0.9, 0.8],
+        accuracy_after=[0.8, 0.7],
+        refused=None,
     )
-    nothing = dict(
-        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="take more samples"
+    refused = dict(
+        units=[],
+        scores=[],
+        accuracy_before=None,
+        accuracy_after=None,
+        refused="take more samples",
     )
-    (tmp_path / "a.json").write_text(json.dumps(plan | measured | dict(refused=None)))
-    (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
-    rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
-    placed = [(row["unit"], row["position"], row["score"]) for row in rows]
-    assert placed == [("7", 1, 0.1), ("3", 2, None), (None, None, None)]
+    measured_file = tmp_path / "measured.json"
+    measured_file.write_text(json.dumps(plan | measured))
+    refused_file = tmp_path / "refused.json"
+    refused_file.write_text(json.dumps(plan | refused))
+
+    rows = gather_rows(tmp_path, "plans", measured_file, refused_file)
+
+    assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
+        ("7", 1, 0.1),
+        ("3", 2, None),
+        (None, None, None),
+    ]
     assert rows[1]["accuracy_after"] == 0.7
     assert rows[2]["refused"] == "take more samples"
 
 
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
-    path = tmp_path / "calibrations" / "reference" / "recall.parquet"
-    path.parent.mkdir(parents=True)
-    described = dict(
+    description = dict(
         kind="choices",
         n_samples=5,
         n_tokens=80,
@@ -350,40 +464,76 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
         n_undecided=2,
         chance_accuracy=0.25,
         source="t",
+        split="train",
+        seed=0,
     )
-    described |= dict(split="train", seed=0)
-    metadata = {b"lamina.calibration": json.dumps(described).encode()}
-    pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
-    (row,) = gathered(tmp_path, "calibrations", path)
-    named = dict(
-        model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm"
+    metadata = {b"lamina.calibration": json.dumps(description).encode()}
+    samples = pa.table({"sample": [0]}).replace_schema_metadata(metadata)
+    file = tmp_path / "calibrations" / "reference" / "recall.parquet"
+    file.parent.mkdir(parents=True)
+    pq.write_table(samples, file)
+
+    [alone] = gather_rows(tmp_path, "calibrations", file)
+    [replicate] = gather_rows(tmp_path, "calibrations", file, recall="draws")
+
+    assert alone == description | dict(
+        model="reference",
+        calibration="recall",
+        replicate_of=None,
+        choice_score="acc_norm",
+        n_asked=None,
+        n_right=None,
+        temperature=None,
     )
-    assert row == named | described | dict(n_asked=None, n_right=None, temperature=None)
-    (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
-    assert row["replicate_of"] == "draws"
+    assert replicate == alone | dict(replicate_of="draws")
 
 
-def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
-    """Of every task the main metric is what it measures itself, whatever its samples are called."""
-    row = dict(n_samples=9, higher_is_better=True)
-    first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}
-    second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
-    measured = [
-        key | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
-        for key, factor in ((BASE_KEY, 1.0), (variant_key("c"), 0.5))
-        for task, metrics in (("t", first), ("u", second))
-        for metric, value in metrics.items()
-    ]
-    own = [dict(model="m", calibration="c", kind="choices", source="t")]
-    write_tables(tmp_path, benchmarks=measured, calibrations=own)
-    connection = database.connect_views(VIEWS, tmp_path.glob("*.parquet"))
-    assert summary.compare_writing_with_choosing(connection)[0].endswith(
-        "writes them itself: no repair 50 % and 50 % (n = 1 variants)."
-    )
-    main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
-    assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
-    (both,) = answers.query_rows(connection, "FROM choices_and_generation WHERE removed = 1")
-    assert (both["task"], both["choice"], both["written"]) == ("t", 0.4, 0.25)
+@pytest.fixture(scope="module")
+def written_answers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Task t with choices and written answers, task u written; the variant keeps half of each."""
+    scores = {
+        "t": {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1},
+        "u": {
+            "exact_match,strict-match": 0.6,
+            "pass@1,strict-match": 0.7,
+            "sampled_length": 0.2,
+        },
+    }
+    measured = dict(n_samples=9, higher_is_better=True)
+    benchmarks = []
+    for task, task_scores in scores.items():
+        for metric, value in task_scores.items():
+            row = measured | dict(task=task, metric=metric)
+            benchmarks.append(BASE_KEY | row | dict(value=value, stderr=0.1))
+            benchmarks.append(variant_key("c") | row | dict(value=0.5 * value, stderr=0.05))
+    calibration = dict(model="m", calibration="c", kind="choices", source="t")
+    folder = tmp_path_factory.mktemp("written_answers")
+    files = write_tables(folder, benchmarks=benchmarks, calibrations=[calibration])
+    with database.connect_views(VIEWS, files) as connection:
+        yield connection
+
+
+def test_written_answers_are_no_main_metric_of_a_task_with_choices(written_answers):
+    rows = answers.query_rows(written_answers, "SELECT DISTINCT task, metric FROM scores")
+
+    assert {row["task"]: row["metric"] for row in rows} == {
+        "t": "acc",
+        "u": "exact_match,strict-match",
+    }
+    assert len(rows) == 2
+
+
+def test_written_answers_are_compared_with_choices(written_answers):
+    [row] = answers.query_rows(written_answers, "FROM choices_and_generation WHERE removed = 1")
+    sentence = summary.compare_writing_with_choosing(written_answers)[0]
+
+    assert row["task"] == "t"
+    assert row["choice"] == 0.4
+    assert row["written"] == 0.25
+    assert row["choice_kept"] == 0.5
+    assert row["written_kept"] == 0.5
     # Independent tests: relative errors add in squares.
-    assert (both["choice_kept"], both["written_kept"]) == (0.5, 0.5)
-    assert both["written_kept_stderr"] == pytest.approx(0.5 * (0.2**2 + 0.2**2) ** 0.5)
+    assert row["written_kept_stderr"] == pytest.approx(0.5 * (0.2**2 + 0.2**2) ** 0.5)
+    assert sentence.endswith("writes them itself: no repair 50 % and 50 % (n = 1 variants).")

@@ -1,68 +1,78 @@
-"""The last lines of a run name the best variant, the report and the database."""
+"""The last lines of a run, against the tables that they were made from."""
 
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
 
 from lamina.store import parquet
+from lamina.variant import Variant
 from lamina_workflow.report import ending
 from tests.given.planted_tables import connect_planted_tables, variant_key
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
 
-def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:
-    files = write_study(
-        tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60
-    )
-    best, report, database = ending.summarise_run(tmp_path, VIEWS)
-    named = best.split()[2]
-    measured = {
-        f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
-        for r in parquet.read_table(
-            next(file for file in files if file.stem == "benchmarks")
-        ).to_pylist()
-    }
-    assert named in measured and measured[named]["removed"] > 0
-    assert " % of " in best and "documents) without" in best and "±" in best
-    assert report.endswith("report.html") and "lamina.duckdb" in database
+def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    write_study(tables, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
+
+    best_line, report_line, database_line = ending.summarise_run(tmp_path, VIEWS)
+
+    variant = Variant.parse(best_line.split()[2])
+    benchmarks = parquet.read_table(tables / "benchmarks.parquet")
+    measured = benchmarks.select([field.name for field in fields(Variant)]).to_pylist()
+    assert asdict(variant) in measured
+    assert variant.removed > 0
+    assert " % of " in best_line
+    assert "documents) without" in best_line
+    assert "±" in best_line
+    assert report_line.endswith("report.html")
+    assert "lamina.duckdb" in database_line
 
 
-def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
-    write_tables(tmp_path / "tables", **{table: [] for table in parquet.TABLES})
+def test_a_run_where_no_variant_keeps_its_task_says_so(tmp_path: Path) -> None:
+    write_tables(tmp_path / "tables")
+
     assert "none keeps 95 %" in ending.summarise_run(tmp_path, VIEWS)[0]
 
 
 def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
-    """Of two calibrations with four choices, the base model knows the task of one and guesses at the other."""
-    random = np.random.default_rng(3)
-    base = {
-        "known": (random.random(400) < 0.9).astype(float),
-        "guessed": (random.random(400) < 0.25).astype(float),
-    }
-    cut = {"known": base["known"] * (random.random(400) < 0.5), "guessed": base["guessed"]}
-    variants = [(variant_key(name), cut) for name in ("c", "d")]
-    asked = [{"calibration": "c", "source": "known"}, {"calibration": "d", "source": "guessed"}]
-    connect_planted_tables(tmp_path / "tables", base, variants, asked).close()
-    warnings = [
-        line for line in ending.summarise_run(tmp_path, VIEWS) if line.startswith("warning")
+    """Of two tasks with four choices, the base model knows one and guesses at the other."""
+    rng = np.random.default_rng(3)
+    known = (rng.random(400) < 0.9).astype(float)
+    guessed = (rng.random(400) < 0.25).astype(float)
+    pruned = {"known": known * (rng.random(400) < 0.5), "guessed": guessed}
+    variants = [(variant_key("c"), pruned), (variant_key("d"), pruned)]
+    calibrations = [
+        {"calibration": "c", "source": "known"},
+        {"calibration": "d", "source": "guessed"},
     ]
-    assert len(warnings) == 1
-    assert "the base model guesses: m on d. " in warnings[0]
+    base = {"known": known, "guessed": guessed}
+    connect_planted_tables(tmp_path / "tables", base, variants, calibrations).close()
+
+    lines = ending.summarise_run(tmp_path, VIEWS)
+
+    [warning] = [line for line in lines if line.startswith("warning")]
+    assert "the base model guesses: m on d. " in warning
 
 
-def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Path) -> None:
-    folder = tmp_path / "tables"
-    written = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
-    files = {file.stem: file for file in written}
+def test_a_study_that_prunes_nothing_names_the_layers_that_can_go(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    write_study(tables, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
     for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
-        parquet.write_table(files[name], parquet.read_table(files[name]).slice(0, 0))
-    *layers, report, _ = ending.summarise_run(tmp_path, VIEWS)
-    measured = {
-        row["layer"]: row
-        for row in parquet.read_table(files["relevance"]).to_pylist()
-        if row["metric"] == "accuracy" and row["component"] == "layer" and row["selector"] == "base"
-    }
-    free = sorted((row["score"], -layer) for layer, row in measured.items() if row["ci_low"] <= 0)
-    assert len(layers) == 1 and report.startswith("report")
-    told = ", ".join(str(-layer) for _, layer in free[:5]) or "none"
-    assert f"on recall: {told}" in layers[0] and f"of {len(measured)} layers can go" in layers[0]
+        file = tables / f"{name}.parquet"
+        parquet.write_table(file, parquet.read_table(file).slice(0, 0))
+
+    layer_line, report_line, _ = ending.summarise_run(tmp_path, VIEWS)
+
+    relevance = [
+        row
+        for row in parquet.read_table(tables / "relevance.parquet").to_pylist()
+        if (row["metric"], row["component"], row["selector"]) == ("accuracy", "layer", "base")
+    ]
+    removable = [row for row in relevance if row["ci_low"] <= 0]
+    removable.sort(key=lambda row: (row["score"], -row["layer"]))
+    layers = ", ".join(str(row["layer"]) for row in removable[:5]) or "none"
+    assert f"on recall: {layers}" in layer_line
+    assert f"of {len(relevance)} layers can go" in layer_line
+    assert report_line.startswith("report")

@@ -1,4 +1,4 @@
-"""The report in a browser: every control works, no request leaves the page, and it reads without scripts and small."""
+"""The report in a real browser, and its text: against counts in SQL over the same tables."""
 
 import re
 import shutil
@@ -19,7 +19,12 @@ from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
 
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
-DRAWN = ("relevance_maps",)
+NAMES = {
+    "selectors": {"accuracy": "Removes the lowest unit."},
+    "repairs": {"ghost": "One linear map."},
+    "chosen": {"accuracy": "chosen by accuracy (iterative)"},
+    "stock": {},
+}
 
 if chromium.CHROMIUM is None:
     warnings.warn(
@@ -32,246 +37,352 @@ in_browser = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def file(two_models, tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("report")
-    for name in DRAWN:
-        connection = database.connect_views(
-            VIEWS, [two_models / f"{table}.parquet" for table in FIGURES[name].TABLES]
-        )
-        (place / f"{name}.svg").write_text(draw_figure(name, connection).svg, encoding="utf-8")
+def report_file(two_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two models with one figure."""
+    folder = tmp_path_factory.mktemp("report")
+    figure = folder / "relevance_maps.svg"
+    map_tables = [two_models / f"{table}.parquet" for table in FIGURES["relevance_maps"].TABLES]
+    drawing = draw_figure("relevance_maps", database.connect_views(VIEWS, map_tables))
+    figure.write_text(drawing.svg, encoding="utf-8")
     connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
-    given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
-    page = render_report(connection, place.glob("*.svg"), TEMPLATE, *given)
-    (place / "report.html").write_text(page, encoding="utf-8")
-    return place / "report.html"
+    names = {"selectors": NAMES["selectors"]}
+    html = render_report(connection, [figure], TEMPLATE, {"seed": 0}, 0.9, None, names)
+    (folder / "report.html").write_text(html, encoding="utf-8")
+    return folder / "report.html"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory) -> Iterator[chromium.Page]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Page]:
     with chromium.open_page(tmp_path_factory.mktemp("profile")) as page:
         yield page
 
 
-def opened(browser: chromium.Page, file: Path, width: int = 1280) -> chromium.Page:
+def open_report(browser: chromium.Page, file: Path, width: int = 1280) -> chromium.Page:
+    """The report once its interactive figures are drawn."""
     browser.open(file, width)
     browser.run("document.documentElement.drawn.then(() => true)")
     return browser
 
 
-def chosen(page: chromium.Page, **values: str) -> int:
-    """Set controls as a user does, and give the number of rows that the table then says it shows."""
-    for name, value in values.items():
-        page.run(
-            f"""(() => {{ const control = document.getElementById("choose").elements["{name}"];
-            control.value = "{value}"; control.dispatchEvent(new Event("input", {{ bubbles: true }})); }})()"""
-        )
-    said = int(page.run('document.getElementById("shown").textContent'))
-    assert said == page.run('document.querySelectorAll("#table tbody tr:not([hidden])").length')
-    return said
+@pytest.fixture
+def page(browser: chromium.Page, report_file: Path) -> chromium.Page:
+    return open_report(browser, report_file)
 
 
+# What a user sees and touches, in JavaScript.
+SHOWN_ROWS = 'document.querySelectorAll("#table tbody tr:not([hidden])").length'
+CHOSEN_ROWS = 'document.querySelectorAll("tr.chosen").length'
 POINTS = 'document.querySelectorAll("#frontier-live .mark-symbol.role-mark path").length'
+CHOSEN_POINTS = 'document.querySelectorAll("#frontier-live path[stroke=black]").length'
+LAST_POINT = """(() => {
+    const points = document.querySelectorAll("#frontier-live .mark-symbol.role-mark path");
+    const point = [...points].at(-1);
+    point.scrollIntoView({ block: "center", behavior: "instant" });
+    const box = point.getBoundingClientRect();
+    return [box.x + box.width / 2, box.y + box.height / 2];
+})()"""
+NINTH_COLUMN = """
+    [...document.querySelectorAll("#table tbody tr:not([hidden]) td:nth-child(9)")]
+    .map(cell => cell.dataset.value)"""
+SET_CONTROL = """(() => {{
+    const control = document.getElementById("choose").elements["{name}"];
+    control.value = "{value}";
+    control.dispatchEvent(new Event("input", {{ bubbles: true }}));
+}})()"""
 
 
-def counted(folder: Path, condition: str) -> int:
+def count_shown_rows(page: chromium.Page) -> int:
+    """The number of rows that the table says it shows, and does."""
+    count = int(page.run('document.getElementById("shown").textContent'))
+    assert count == page.run(SHOWN_ROWS)
+    return count
+
+
+def set_controls(page: chromium.Page, **values: str) -> int:
+    """Set controls as a user does; the number of rows that the table then shows."""
+    for name, value in values.items():
+        page.run(SET_CONTROL.format(name=name, value=value))
+    return count_shown_rows(page)
+
+
+def count_variants(folder: Path, condition: str) -> int:
+    """The number of variants in the tables."""
     connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
-    every = read_query(explorer.QUESTION).strip().rstrip(";")
-    return connection.execute(f"SELECT count(*) FROM ({every}) WHERE {condition}").fetchall()[0][0]
+    variants = read_query(explorer.QUESTION).strip().rstrip(";")
+    [[count]] = connection.execute(
+        f"SELECT count(*) FROM ({variants}) WHERE {condition}"
+    ).fetchall()
+    return int(count)
 
 
 @in_browser
-def test_nothing_leaves_the_page_and_nothing_goes_wrong(browser, file):
-    page = opened(browser, file)
-    chosen(page, words="ghost")
-    asked = {
-        request["request"]["url"].split(",")[0]
-        for request in page.happened("Network.requestWillBeSent")
-    }
-    assert asked <= {file.resolve().as_uri(), "data:image/png;base64"}
-    assert page.happened("Runtime.exceptionThrown") == page.happened("Log.entryAdded") == []
-    assert not [
-        call
-        for call in page.happened("Runtime.consoleAPICalled")
-        if call["type"] in ("error", "warning")
-    ]
-    for name in ("frontier", "curves"):
-        assert page.run(f'document.querySelectorAll("#{name}-live svg path").length') > 20
+def test_the_page_asks_for_nothing_but_itself(page, report_file):
+    set_controls(page, words="ghost")
+
+    requests = page.happened("Network.requestWillBeSent")
+    addresses = {request["request"]["url"].split(",")[0] for request in requests}
+    assert addresses <= {report_file.resolve().as_uri(), "data:image/png;base64"}
 
 
 @in_browser
-def test_each_control_chooses_rows_and_points(browser, file, two_models):
-    page = opened(browser, file)
-    one = "model = 'a' AND removed > 0 AND "
-    assert chosen(page) == counted(two_models, "model = 'a'")
-    assert page.run(POINTS) == counted(two_models, one + "true")
-    for values, condition in (
-        (dict(calibration="facts"), "calibration = 'facts'"),
-        (dict(selector="cosine"), "calibration = 'facts' AND selector = 'cosine'"),
-        (dict(removed="2"), "calibration = 'facts' AND selector = 'cosine' AND removed = 2"),
-        (
-            dict(repaired_by="ghost"),
-            "calibration = 'facts' AND selector = 'cosine' AND removed = 2 AND repair = 'ghost' AND healing = 'none'",
-        ),
-    ):
-        assert chosen(page, **values) == 1 + counted(two_models, one + condition)
-        page.until(lambda wanted=condition: page.run(POINTS) == counted(two_models, one + wanted))
-    assert "calibration=facts&selector=cosine" in page.run(
-        "location.search"
-    )  # a view can be shared
+def test_the_browser_reports_no_error(page):
+    set_controls(page, words="ghost")
+
+    calls = page.happened("Runtime.consoleAPICalled")
+    assert page.happened("Runtime.exceptionThrown") == []
+    assert page.happened("Log.entryAdded") == []
+    assert not [call for call in calls if call["type"] in ("error", "warning")]
+
+
+@in_browser
+@pytest.mark.parametrize("name", ["frontier", "curves"])
+def test_interactive_figures_are_drawn(page, name):
+    assert page.run(f'document.querySelectorAll("#{name}-live svg path").length') > 20
+
+
+@in_browser
+def test_at_first_the_table_and_the_frontier_have_all_variants_of_the_first_model(page, two_models):
+    assert count_shown_rows(page) == count_variants(two_models, "model = 'a'")
+    assert page.run(POINTS) == count_variants(two_models, "model = 'a' AND removed > 0")
+
+
+# Controls, and the same choice in SQL. The base model is in the table unless words are searched.
+CHOICES = [
+    ({"calibration": "facts"}, "calibration = 'facts'"),
+    ({"selector": "cosine"}, "selector = 'cosine'"),
+    ({"removed": "2"}, "removed = 2"),
+    ({"repaired_by": "ghost"}, "repair = 'ghost' AND healing = 'none'"),
+    (
+        {"calibration": "facts", "selector": "cosine", "removed": "2"},
+        "calibration = 'facts' AND selector = 'cosine' AND removed = 2",
+    ),
+    ({"keep": "90"}, "own_kept >= 0.9"),
+    ({"keep": "90", "text": "1.5"}, "own_kept >= 0.9 AND text_ratio <= 1.5"),
+]
+
+
+@in_browser
+@pytest.mark.parametrize(("controls", "condition"), CHOICES)
+def test_controls_choose_rows_and_points(page, two_models, controls, condition):
+    n_variants = count_variants(two_models, f"model = 'a' AND removed > 0 AND {condition}")
+
+    n_rows = set_controls(page, **controls)
+
+    assert n_rows == 1 + n_variants
+    page.until(lambda: page.run(POINTS) == n_variants)
+
+
+@in_browser
+def test_words_choose_the_rows_that_hold_all_of_them(page, two_models):
+    condition = "model = 'a' AND repair = 'ghost' AND healing = 'lora'"
+
+    assert set_controls(page, words="ghost lora") == count_variants(two_models, condition)
+
+
+@in_browser
+def test_a_second_model_is_chosen_like_the_first(page, two_models):
+    assert set_controls(page, model="b") == count_variants(two_models, "model = 'b'")
+
+
+@in_browser
+def test_a_choice_stands_in_the_address_until_it_is_reset(page, two_models):
+    set_controls(page, calibration="facts", selector="cosine")
+    assert "calibration=facts&selector=cosine" in page.run("location.search")
+
     page.run('document.querySelector("#choose button[type=reset]").click()')
-    page.until(lambda: chosen(page) == counted(two_models, "model = 'a'"))
-    assert chosen(page, keep="90") == 1 + counted(two_models, one + "own_kept >= 0.9")
-    assert chosen(page, text="1.5") == 1 + counted(
-        two_models, one + "own_kept >= 0.9 AND text_ratio <= 1.5"
-    )
-    assert chosen(page, keep="", text="", words="ghost lora") == counted(
-        two_models, one + "repair = 'ghost' AND healing = 'lora'"
-    )
-    assert chosen(page, words="", model="b") == counted(two_models, "model = 'b'")
+
+    n_variants = count_variants(two_models, "model = 'a'")
+    page.until(lambda: count_shown_rows(page) == n_variants)
 
 
 @in_browser
-def test_a_point_leads_to_its_row_and_a_row_to_its_point(browser, file):
-    page = opened(browser, file)
-    place = page.run(
-        """(() => { const point = [...document.querySelectorAll("#frontier-live .mark-symbol.role-mark path")].at(-1);
-        point.scrollIntoView({ block: "center", behavior: "instant" });
-        const box = point.getBoundingClientRect();
-        return [box.x + box.width / 2, box.y + box.height / 2]; })()"""
-    )
-    page.press(*place)
-    page.until(lambda: page.run('document.querySelectorAll("tr.chosen").length') == 1)
+def test_a_click_on_a_point_marks_its_row(page):
+    page.press(*page.run(LAST_POINT))
+
+    page.until(lambda: page.run(CHOSEN_ROWS) == 1)
+
+
+@in_browser
+def test_a_click_on_a_row_marks_its_point(page):
     page.run('document.querySelector("#table tbody tr:nth-child(3)").click()')
-    page.until(
-        lambda: (
-            page.run('document.querySelectorAll("#frontier-live path[stroke=black]").length') == 1
-        )
-    )
+
+    page.until(lambda: page.run(CHOSEN_POINTS) == 1)
     assert page.run('document.querySelector("tr.chosen").id') == "variant-2"
 
 
 @in_browser
-def test_the_table_is_sorted_and_downloaded_as_shown(browser, file, tmp_path):
-    page = opened(browser, file)
-    chosen(page, selector="cosine")
+def test_the_table_is_sorted_and_downloaded_as_shown(page, tmp_path):
+    set_controls(page, selector="cosine")
     page.run('document.querySelector("#table thead th:nth-child(9)").click()')
-    kept = page.run(
-        '[...document.querySelectorAll("#table tbody tr:not([hidden]) td:nth-child(9)")].map(c => c.dataset.value)'
-    )
-    numbers = [float(value) for value in kept if value]
-    assert len(numbers) > 5 and numbers == sorted(numbers)
+    cells = page.run(NINTH_COLUMN)
     page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.run('document.getElementById("download").click()')
     page.until(lambda: list(tmp_path.glob("*.csv")))
+
+    numbers = [float(cell) for cell in cells if cell]
+    assert len(numbers) > 5
+    assert numbers == sorted(numbers)
     lines = (tmp_path / "variants.csv").read_text(encoding="utf-8-sig").splitlines()
-    assert len(lines) == 1 + len(kept) and lines[0].startswith("model,calibration,selector,removed")
+    assert lines[0].startswith("model,calibration,selector,removed")
+    assert len(lines) == 1 + len(cells)
 
 
 @in_browser
-def test_the_page_is_no_wider_than_a_phone(browser, file):
-    page = opened(browser, file, 390)
-    assert page.run("document.documentElement.scrollWidth") <= 390
-    assert page.run(
-        '[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)'
+def test_the_page_is_no_wider_than_a_phone(browser, report_file):
+    page = open_report(browser, report_file, width=390)
+
+    heights = page.run(
+        """[...document.querySelectorAll("figure svg")].filter(svg => svg.clientWidth)
+        .map(svg => svg.clientHeight)"""
     )
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    assert min(heights) > 100
 
 
 @in_browser
-def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browser, file):
-    browser.open(file, scripts=False)
-    browser.ask(
-        "Emulation.setScriptExecutionDisabled", value=False
-    )  # for the questions below; the page has loaded
-    still = "[...document.querySelectorAll('.still svg')].filter(e => e.clientHeight > 200).length"
-    assert browser.run(still) == 4  # two figures of two models
+def test_without_scripts_the_page_has_still_figures_and_the_whole_table(browser, report_file):
+    browser.open(report_file, scripts=False)
+    # For the questions below; the page is loaded.
+    browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+
+    heights = browser.run(
+        "[...document.querySelectorAll('.still svg')].map(svg => svg.clientHeight)"
+    )
+    n_variants = browser.run(
+        'JSON.parse(document.getElementById("data").textContent).variants.length'
+    )
+    assert sum(height > 200 for height in heights) == 4  # two figures of two models
     assert not browser.run('document.getElementById("choose").clientHeight')
-    assert browser.run(
-        'document.querySelectorAll("#table tbody tr:not([hidden])").length'
-    ) == browser.run('JSON.parse(document.getElementById("data").textContent).variants.length')
+    assert browser.run(SHOWN_ROWS) == n_variants
 
 
-def test_every_section_names_the_questions_that_it_answers(file):
-    """So that a wrong number is traced from the page to its SQL, and no SQL stands in the code of the page."""
-    page = file.read_text(encoding="utf-8")
-    named = {}
-    for section in re.split(r"<section", page)[1:]:
-        name = re.search(r'id="([^"]+)"', section)[1]
-        named[name] = re.findall(
-            r"<code>(sql/queries/\w+\.sql)</code>", section.split("</section>")[0]
-        )
+def test_every_section_names_the_questions_that_it_answers(report_file):
+    """So that a wrong number is traced from the page to its SQL."""
+    sections = report_file.read_text(encoding="utf-8").split("<section")[1:]
+
+    queries = {}
+    for section in sections:
+        identifier = re.search(r'id="([^"]+)"', section)[1]
+        content = section.split("</section>")[0]
+        queries[identifier] = re.findall(r"<code>(sql/queries/\w+\.sql)</code>", content)
+    assert queries.keys() >= {"take", "explore", "summary", "glance", "facts", "relevance_maps"}
+    for identifier, paths in queries.items():
         # The names are explained by the configuration; the facts list whole tables.
-        assert named[name] or name in {"names", "facts"}, name
-        assert all((ROOT / query).is_file() for query in named[name]), name
-    assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
-    folder = ROOT / "src/lamina_workflow/report"
-    for module in [
-        *folder.glob("figures/*.py"),
-        *(folder / f"{name}.py" for name in ("page", "summary", "explorer")),
-    ]:
-        text = module.read_text(encoding="utf-8")
-        # These three list what there is; no number stands on the page for it.
-        lists = {"style", "calibration_size", "page"}
-        assert module.stem in lists or not re.search(
-            r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text
-        ), module.name
+        assert paths or identifier in {"names", "facts"}, identifier
+        assert all((ROOT / path).is_file() for path in paths), identifier
 
 
-def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
-    page = file.read_text(encoding="utf-8")
-    cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index('id="names"')], re.DOTALL)
-    assert len(cards) > 10
-    for name, text in cards:
-        measured = re.search(r"±|\[.*, .*\]", text) and re.search(r"n = \d", text)
-        assert measured or name in ("saves", "loads") or "too noisy to say" in text, (name, text)
+REPORT_PACKAGE = ROOT / "src/lamina_workflow/report"
+PAGE_MODULES = [
+    *sorted(REPORT_PACKAGE.glob("figures/*.py")),
+    REPORT_PACKAGE / "summary.py",
+    REPORT_PACKAGE / "explorer.py",
+]
+# These list which names there are; no number on the page comes from it.
+MODULES_THAT_LIST = {"style", "calibration_size"}
 
 
-def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(two_models):
-    names = {
-        "selectors": {"accuracy": "Removes the lowest unit."},
-        "repairs": {"ghost": "One linear map."},
-        "chosen": {"accuracy": "chosen by accuracy (iterative)"},
-        "stock": {},
-    }
-    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
-    for facts, option in (
-        ({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "),
-        ({}, ""),
-    ):
-        page = render_report(connection, [], TEMPLATE, facts, 0.5, None, names)
-        commands = re.findall(r"<code>make export (.*?)</code>", page)
-        assert commands and all(
-            a.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in a for a in commands
-        )
-    cards = re.findall(r"<article.*?</article>", page, re.DOTALL)
-    taken = [re.search(r'<p class="answer">(Remove .*?)</p>', card) for card in cards]
-    assert any(found and re.search(r"layers? \d.* of 6, chosen by ", found[1]) for found in taken)
+@pytest.mark.parametrize("module", PAGE_MODULES, ids=lambda module: module.stem)
+def test_no_sql_of_a_number_stands_in_the_code_of_the_page(module):
+    code = module.read_text(encoding="utf-8")
+
+    sql = re.search(r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", code)
+    assert sql is None or module.stem in MODULES_THAT_LIST
+
+
+def test_every_number_of_the_recommendation_has_its_count_and_interval(report_file):
+    html = report_file.read_text(encoding="utf-8")
+    recommendation = html[: html.index('id="names"')]
+    facts = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", recommendation, re.DOTALL)
+
+    assert len(facts) > 10
+    for name, text in facts:
+        if name in ("saves", "loads") or "too noisy to say" in text:
+            continue
+        assert re.search(r"±|\[.*, .*\]", text), (name, text)
+        assert re.search(r"n = \d", text), (name, text)
+
+
+def render_cards(
+    folder: Path, facts: dict[str, str] | None = None, names: dict[str, dict[str, str]] = NAMES
+) -> str:
+    """The report of a study without figures; a model must keep half."""
+    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    return render_report(connection, [], TEMPLATE, facts or {}, 0.5, None, names)
+
+
+def split_cards(html: str) -> list[str]:
+    """The cards of recommended models that can be exported."""
+    cards = re.findall(r"<article.*?</article>", html, re.DOTALL)
+    return [card for card in cards if "make export" in card]
+
+
+@pytest.mark.parametrize(
+    ("facts", "option"),
+    [({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")],
+)
+def test_a_card_has_the_command_that_exports_its_model(two_models, facts, option):
+    html = render_cards(two_models, facts)
+
+    commands = re.findall(r"<code>make export (.*?)</code>", html)
+    assert commands
+    for command in commands:
+        assert re.match(rf"{re.escape(option)}VARIANT=[ab]/", command)
+
+
+def test_a_card_says_which_layers_to_remove(two_models):
+    html = render_cards(two_models)
+
+    sentences = re.findall(r'<p class="answer">(Remove .*?)</p>', html)
+    assert any(re.search(r"layers? \d.* of 6, chosen by ", sentence) for sentence in sentences)
+
+
+def test_a_card_says_how_its_model_loads(two_models):
+    """A ghost that is not folded into the weights needs code; a model without it loads as ever."""
+    cards = split_cards(render_cards(two_models))
+
+    assert cards
     for card in cards:
-        if "repair: ghost" in card.split("<dl>")[0] and "make export" in card:
-            assert "trust_remote_code" in card and "Best that loads everywhere" in card
-        elif "make export" in card:
+        summary = card.split("<dl>")[0]
+        if "repair: ghost" in summary:
+            assert "trust_remote_code" in card
+            assert "Best that loads everywhere" in card
+        else:
             assert "wherever the base model does" in card
 
 
-def test_the_page_says_where_removed_halves_save_nothing_and_who_wrote_the_answers(
-    two_models, tmp_path
-):
-    shutil.copytree(two_models, tmp_path / "halves")
-    rows = parquet.read_table(two_models / "plans.parquet").to_pylist()
-    halves = [row | {"unit": row["unit"] and f"{row['unit']}.mlp"} for row in rows]
-    parquet.write_table(tmp_path / "halves/plans.parquet", parquet.from_rows("plans", halves))
-    own = [
-        row | {"n_asked": 80, "n_right": 64}
-        for row in parquet.read_table(two_models / "calibrations.parquet").to_pylist()
-    ]
-    parquet.write_table(
-        tmp_path / "halves/calibrations.parquet", parquet.from_rows("calibrations", own)
-    )
-    for folder, words in ((two_models, 0), (tmp_path / "halves", 1)):
-        connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
-        page = render_report(connection, [], TEMPLATE, {}, 0.5, None, {"stock": {}})
-        saved = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page)
-        assert saved and all(text.count("nothing in a stock export") == words for text in saved)
-        assert page.count("choices, the model's own answers (64 of 80 right)") == words * len(own)
+def test_a_card_says_that_removed_mlps_save_nothing_in_a_stock_export(two_models, tmp_path):
+    folder = Path(shutil.copytree(two_models, tmp_path / "mlps"))
+    plans = parquet.read_table(folder / "plans.parquet").to_pylist()
+    for row in plans:
+        if row["unit"]:
+            row["unit"] += ".mlp"
+    parquet.write_table(folder / "plans.parquet", parquet.from_rows("plans", plans))
+
+    without_repairs: dict[str, dict[str, str]] = {"stock": {}}
+
+    page_of_layers = render_cards(two_models, names=without_repairs)
+    page_of_mlps = render_cards(folder, names=without_repairs)
+
+    of_layers = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page_of_layers)
+    of_mlps = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page_of_mlps)
+    assert of_layers
+    assert of_mlps
+    assert not any("nothing in a stock export" in text for text in of_layers)
+    assert all(text.count("nothing in a stock export") == 1 for text in of_mlps)
+
+
+def test_the_page_says_where_the_model_wrote_the_answers_itself(two_models, tmp_path):
+    folder = Path(shutil.copytree(two_models, tmp_path / "own"))
+    calibrations = parquet.read_table(folder / "calibrations.parquet").to_pylist()
+    for row in calibrations:
+        row |= {"n_asked": 80, "n_right": 64}
+    table = parquet.from_rows("calibrations", calibrations)
+    parquet.write_table(folder / "calibrations.parquet", table)
+    sentence = "choices, the model's own answers (64 of 80 right)"
+
+    assert render_cards(folder).count(sentence) == len(calibrations)
+    assert sentence not in render_cards(two_models)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +398,9 @@ def test_a_removal_in_words(row, words):
     assert formatting.describe_removal(row, 12) == words
 
 
-def test_a_ratio_of_times_that_says_nothing_is_said_to_be_noise():
+def test_a_ratio_of_times_has_its_interval():
     assert formatting.format_time_ratio(0.9, 0.01, 5).startswith("90.0 [")
+
+
+def test_a_ratio_of_times_that_says_nothing_is_said_to_be_noise():
     assert formatting.format_time_ratio(1.6, 0.8, 5) == "too noisy"

@@ -1,4 +1,4 @@
-"""Attentions and MLPs are counted once: in sizes, in runs, in what a variant costs, and in who is compared with whom."""
+"""Attentions and MLPs are counted once: in sizes, runs, costs and comparisons of variants."""
 
 from pathlib import Path
 from typing import Any
@@ -14,115 +14,158 @@ from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import connect_planted_tables, variant_key
 
 N_LAYERS = 12
+PlanRows = list[dict[str, Any]]
 
 
-def plan(selector: str, removed: int, units: list[str]) -> list[dict[str, Any]]:
-    key = {"model": "m", "calibration": "recall", "selector": selector, "removed": removed}
-    return [key | {"unit": unit, "position": place} for place, unit in enumerate(units, 1)]
+def plan_rows(selector: str, removed: int, units: list[str]) -> PlanRows:
+    plan = {"model": "m", "calibration": "recall", "selector": selector, "removed": removed}
+    return [
+        {**plan, "unit": unit, "position": position} for position, unit in enumerate(units, start=1)
+    ]
 
 
-def benchmarked(
-    folder: Path, plans: list[list[dict[str, Any]]], n_right: dict[str, int], **tables: Any
+def write_plans(
+    folder: Path, plans: list[PlanRows], n_right: dict[str, int], **tables: Any
 ) -> duckdb.DuckDBPyConnection:
-    """Each plan's variant answers so many of 40 documents rightly; the base model answers all."""
-    variants = [
-        (
-            variant_key("recall", rows[0]["selector"], rows[0]["removed"]),
-            {"t": np.arange(40) < n_right[rows[0]["selector"]]},
-        )
-        for rows in plans
-    ]
+    """A study with these plans; `n_right` of 40 documents are right, all of them for the base."""
+    variants = []
+    rows = []
+    for plan in plans:
+        selector = plan[0]["selector"]
+        answers_of_task = {"t": np.arange(40) < n_right[selector]}
+        variants.append((variant_key("recall", selector, plan[0]["removed"]), answers_of_task))
+        rows += plan
     calibrations = [{"calibration": "recall", "source": "t"}]
-    every = [row for rows in plans for row in rows]
     return connect_planted_tables(
-        folder, {"t": np.ones(40)}, variants, calibrations, plans=every, **tables
+        folder, {"t": np.ones(40)}, variants, calibrations, plans=rows, **tables
     )
 
 
-def test_sublayers_of_both_kinds_count_what_their_size_says(tmp_path: Path) -> None:
-    """Two layers' worth is more than two attentions, which are one layer's."""
+@pytest.fixture(scope="module")
+def sublayer_run(tmp_path_factory: pytest.TempPathFactory) -> duckdb.DuckDBPyConnection:
+    """Four plans of two units; `cheap` and `both` count their sub-layers by what they save."""
     plans = [
-        plan("both", 2, ["1.attention", "2.attention", "3.mlp", "5.attention"]),
-        plan("cheap", 2, [f"{layer}.attention" for layer in range(5)]),  # of `both`, by latency
-        plan("layers", 2, ["4", "7"]),
-        plan("attentions", 2, ["1.attention", "2.attention"]),
+        plan_rows("both", 2, ["1.attention", "2.attention", "3.mlp", "5.attention"]),
+        plan_rows("cheap", 2, [f"{layer}.attention" for layer in range(5)]),
+        plan_rows("layers", 2, ["4", "7"]),
+        plan_rows("attentions", 2, ["1.attention", "2.attention"]),
     ]
-    connection = benchmarked(
-        tmp_path, plans, {"both": 38, "cheap": 37, "layers": 36, "attentions": 39}
-    )
-    found = answers.query_rows(connection, "SELECT selector, layers, component FROM removal_order")
-    assert {row["selector"]: (row["layers"], row["component"]) for row in found} == {
+    n_right = {"both": 38, "cheap": 37, "layers": 36, "attentions": 39}
+    return write_plans(tmp_path_factory.mktemp("sublayers"), plans, n_right)
+
+
+def test_sublayers_count_as_many_layers_as_their_size_says(
+    sublayer_run: duckdb.DuckDBPyConnection,
+) -> None:
+    rows = answers.query_rows(sublayer_run, "SELECT selector, layers, component FROM removal_order")
+
+    assert {row["selector"]: (row["layers"], row["component"]) for row in rows} == {
         "both": (2, "both"),
         "cheap": (2, "both"),
         "layers": (2, "layer"),
         "attentions": (1, "attention"),
     }
-    (taken,) = answers.answer_question(connection, "which_model_to_take", keep=0.8)
-    assert (taken["selector"], taken["layers"]) == ("both", 2)
-    (taken,) = answers.answer_question(connection, "which_model_to_take", keep=0.97)
-    assert (taken["selector"], taken["layers"]) == ("attentions", 1)
 
 
-def test_runs_and_compositions_are_those_of_the_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("keep", "selector", "n_layers"), [(0.8, "both", 2), (0.97, "attentions", 1)]
+)
+def test_two_layers_worth_of_sublayers_is_a_larger_removal_than_two_attentions(
+    sublayer_run: duckdb.DuckDBPyConnection, keep: float, selector: str, n_layers: int
+) -> None:
+    [card] = answers.answer_question(sublayer_run, "which_model_to_take", keep=keep)
+
+    assert card["selector"] == selector
+    assert card["layers"] == n_layers
+
+
+@pytest.fixture(scope="module")
+def random_units() -> dict[str, list[str]]:
+    """Thirty random sets of sub-layers, and two sets with a layer replaced by another model's."""
     rng = np.random.default_rng(0)
-    names = [f"{layer}{part}" for layer in range(N_LAYERS) for part in (".attention", ".mlp")]
-    drawn: dict[str, list[str]] = {"replaced": ["3.@math"], "layers": ["3", "4", "9", "5.@math"]}
-    for number in range(30):
+    sublayers = []
+    for layer in range(N_LAYERS):
+        sublayers += [f"{layer}.attention", f"{layer}.mlp"]
+    units = {"replaced": ["3.@math"], "layers": ["3", "4", "9", "5.@math"]}
+    for set_index in range(30):
         size = int(rng.integers(1, 9))
-        drawn[f"s{number}"] = [str(unit) for unit in rng.choice(names, size, replace=False)]
+        units[f"s{set_index}"] = rng.choice(sublayers, size, replace=False).tolist()
+    return units
+
+
+@pytest.fixture(scope="module")
+def random_removals(
+    tmp_path_factory: pytest.TempPathFactory, random_units: dict[str, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """By selector: what the views say of its plan."""
     plans = []
-    for selector, units in drawn.items():
-        rows = plan(selector, len(units), units)
-        plans.append([row | {"donor": row["unit"].partition("@")[2] or None} for row in rows])
-    connection = benchmarked(tmp_path, plans, dict.fromkeys(drawn, 30))
-    found = answers.query_rows(connection, "SELECT selector, runs, composition FROM removal_order")
-    assert {row["selector"]: row["runs"] for row in found} == {
-        selector: len(find_runs(units, N_LAYERS)) for selector, units in drawn.items()
-    }
-    compositions = {row["selector"]: row["composition"] for row in found}
-    for one, units in drawn.items():
-        for other, others in drawn.items():
-            same = describe_composition(units) == describe_composition(others)
-            assert (compositions[one] == compositions[other]) == same, (units, others)
+    for selector, units in random_units.items():
+        rows = plan_rows(selector, len(units), units)
+        for row in rows:
+            row["donor"] = row["unit"].partition("@")[2] or None
+        plans.append(rows)
+    n_right = dict.fromkeys(random_units, 30)
+    connection = write_plans(tmp_path_factory.mktemp("random"), plans, n_right)
+    rows = answers.query_rows(connection, "SELECT selector, runs, composition FROM removal_order")
+    return {row["selector"]: row for row in rows}
+
+
+def test_runs_of_removed_units_are_those_of_the_model(
+    random_units: dict[str, list[str]], random_removals: dict[str, dict[str, Any]]
+) -> None:
+    assert random_removals.keys() == random_units.keys()
+    for selector, units in random_units.items():
+        assert random_removals[selector]["runs"] == len(find_runs(units, N_LAYERS)), units
+
+
+def test_plans_have_one_composition_where_their_models_have(
+    random_units: dict[str, list[str]], random_removals: dict[str, dict[str, Any]]
+) -> None:
+    for first, first_units in random_units.items():
+        for second, second_units in random_units.items():
+            same_model = describe_composition(first_units) == describe_composition(second_units)
+            first_composition = random_removals[first]["composition"]
+            second_composition = random_removals[second]["composition"]
+            assert (first_composition == second_composition) == same_model, (first, second)
 
 
 def test_an_untimed_plan_has_the_cost_of_its_own_composition_alone(tmp_path: Path) -> None:
     plans = [
-        plan("timed", 2, ["1.attention", "2.attention", "3.mlp"]),
-        plan("alike", 2, ["7.mlp", "5.attention", "9.attention"]),
-        plan("whole", 2, ["1.attention", "1.mlp", "4.attention"]),  # layer 1 leaves with its norms
-        plan("other", 2, ["1.attention", "2.mlp", "3.mlp"]),
+        plan_rows("timed", 2, ["1.attention", "2.attention", "3.mlp"]),
+        plan_rows("alike", 2, ["7.mlp", "5.attention", "9.attention"]),
+        # Layer 1 is removed with its norms.
+        plan_rows("whole", 2, ["1.attention", "1.mlp", "4.attention"]),
+        plan_rows("more mlps", 2, ["1.attention", "2.mlp", "3.mlp"]),
     ]
-    cost = {"parameters_ratio": 0.8, "latency_ratio": 0.7}
-    names = [rows[0]["selector"] for rows in plans]
-    connection = benchmarked(
-        tmp_path,
-        plans,
-        dict.fromkeys(names, 30),
-        efficiency=[variant_key("recall", "timed", 2) | cost],
-    )
-    found = answers.query_rows(
+    timing = variant_key("recall", "timed", 2) | {"parameters_ratio": 0.8, "latency_ratio": 0.7}
+    n_right = dict.fromkeys(["timed", "alike", "whole", "more mlps"], 30)
+    connection = write_plans(tmp_path, plans, n_right, efficiency=[timing])
+
+    rows = answers.query_rows(
         connection, "SELECT selector, parameters_ratio FROM variants WHERE removed > 0"
     )
-    assert {row["selector"]: row["parameters_ratio"] for row in found} == {
+
+    assert {row["selector"]: row["parameters_ratio"] for row in rows} == {
         "timed": 0.8,
         "alike": 0.8,
         "whole": None,
-        "other": None,
+        "more mlps": None,
     }
 
 
-def test_so_many_attentions_are_not_compared_with_so_many_layers(tmp_path: Path) -> None:
+def test_attentions_are_not_compared_with_as_many_layers(tmp_path: Path) -> None:
     plans = [
-        plan("attentions", 2, ["1.attention", "2.attention"]),
-        plan("mlps", 2, ["1.mlp", "2.mlp"]),
-        plan("layers", 2, ["4", "7"]),
-        plan("both", 2, ["1.attention", "2.attention", "3.mlp"]),
+        plan_rows("attentions", 2, ["1.attention", "2.attention"]),
+        plan_rows("mlps", 2, ["1.mlp", "2.mlp"]),
+        plan_rows("layers", 2, ["4", "7"]),
+        plan_rows("both", 2, ["1.attention", "2.attention", "3.mlp"]),
     ]
-    connection = benchmarked(
-        tmp_path, plans, {"attentions": 38, "mlps": 38, "layers": 30, "both": 34}
-    )
-    pairs = {frozenset((row["selector"], row["rival"])) for row in compare_selectors(connection)}
+    n_right = {"attentions": 38, "mlps": 38, "layers": 30, "both": 34}
+    connection = write_plans(tmp_path, plans, n_right)
+
+    comparisons = compare_selectors(connection)
+
+    pairs = {frozenset((row["selector"], row["rival"])) for row in comparisons}
     assert pairs == {frozenset(("attentions", "mlps")), frozenset(("layers", "both"))}
 
 
@@ -137,4 +180,5 @@ def test_so_many_attentions_are_not_compared_with_so_many_layers(tmp_path: Path)
 )
 def test_a_recipe_is_named_by_what_it_removes(removed: int, component: str, words: str) -> None:
     row = {"units": None, "removed": removed, "component": component}
+
     assert formatting.describe_removal(row, N_LAYERS) == words

@@ -1,5 +1,6 @@
 """The tests' own cluster, and Snakemake driven on it as from a login node."""
 
+import math
 import os
 import shutil
 import signal
@@ -13,36 +14,43 @@ from tests import ROOT
 from tests.pipeline.project import copy_project
 
 SCRIPT = Path(__file__).with_name("cluster.sh")
-# What differs from a site's run: one thread a job, as in the local runs to compare with, and no patience.
 GPU_STAGES = (
-    *(
-        "check_model",
-        "capture_activations",
-        "sweep_units",
-        "fit_patch",
-        "heal_variant",
-        "diagnose_layers",
-    ),
-    *("benchmark_task", "benchmark_perplexity", "benchmark_efficiency"),
+    "check_model",
+    "capture_activations",
+    "sweep_units",
+    "fit_patch",
+    "heal_variant",
+    "diagnose_layers",
+    "benchmark_task",
+    "benchmark_perplexity",
+    "benchmark_efficiency",
 )
-QUICK = ["--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1"]
-HASTE = [*QUICK, "--latency-wait", "10", "--set-threads", *(f"{rule}=1" for rule in GPU_STAGES)]
+# Unlike a site's run, these look for ended jobs every second,
+SHORT_WAITS = [
+    "--slurm-init-seconds-before-status-checks",
+    "1",
+    "--seconds-between-status-checks",
+    "1",
+]
+# and a job has one thread, as in the local runs to compare with.
+ONE_THREAD = ["--set-threads", *[f"{rule}=1" for rule in GPU_STAGES]]
 ENVIRONMENT = os.environ | {
     "CUDA_VISIBLE_DEVICES": "",
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
 }
+SECONDS_OF_A_RUN = 900
 
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One job as squeue tells of it, ended ones included; times in seconds since 1970."""
+    """One job as squeue lists it, ended ones included; times in seconds since 1970."""
 
     id: str
     run: str
     state: str
     partition: str
-    what: str
+    comment: str  # names the rule and its wildcards
     memory: str
     start: float
     end: float
@@ -50,98 +58,103 @@ class SlurmJob:
 
 @dataclass(frozen=True)
 class Clone:
-    """A copy of the project on the cluster's shared folder; `config` is the configuration of every command."""
+    """A copy of the project on the cluster's shared folder.
+
+    `config` is the configuration of every command.
+    """
 
     folder: Path
     config: str
 
     @property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         return ENVIRONMENT | {"PYTHONPATH": str(self.folder / "src")}
 
-    def driver(self, *arguments: str) -> subprocess.Popen[str]:
+    def start_driver(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `snakemake --profile slurm`; its output goes to driver.log."""
-        command = [
-            sys.executable,
-            *"-m snakemake --profile slurm".split(),
-            *arguments,
-            "--configfile",
-            self.config,
-        ]
+        command = [sys.executable, "-m", "snakemake", "--profile", "slurm", *arguments]
+        command += ["--configfile", self.config, "--latency-wait", "10"]
         with (self.folder / "driver.log").open("a") as log:
-            told = {
-                "cwd": self.folder,
-                "env": self._environment,
-                "stdout": log,
-                "stderr": subprocess.STDOUT,
-            }
-            # In the background, tests inherit that Ctrl-C is ignored; a person's shell does not ignore it.
-            told |= {
-                "start_new_session": True,
-                "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            }
-            return subprocess.Popen([*command, *HASTE], text=True, **told)
+            return subprocess.Popen(
+                [*command, *SHORT_WAITS, *ONE_THREAD],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                preexec_fn=heed_interrupts,
+            )
 
     def run(self, *arguments: str) -> int:
         """Run `snakemake --profile slurm` to its end; its exit status."""
-        return self.driver(*arguments).wait(timeout=900)
+        return self.start_driver(*arguments).wait(timeout=SECONDS_OF_A_RUN)
 
-    def log(self) -> str:
-        """Everything that drivers said, and the logs of jobs."""
-        logs = [self.folder / "driver.log", *sorted((self.folder / "logs").rglob("*.log"))]
+    def read_logs(self) -> str:
+        """The logs of drivers and of jobs."""
+        files = [self.folder / "driver.log", *sorted((self.folder / "logs").rglob("*.log"))]
         return "\n".join(
-            f"--- {log.name}\n{log.read_text(errors='replace')}" for log in logs if log.is_file()
+            f"--- {file.name}\n{file.read_text(errors='replace')}"
+            for file in files
+            if file.is_file()
         )
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run make in the folder, on the interpreter of these tests."""
-        command, said = (
+        return subprocess.run(
             ["make", f"CONFIG={self.config}", *arguments],
-            {"stdout": subprocess.PIPE, "text": True},
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SECONDS_OF_A_RUN,
+            check=False,
         )
-        told = {
-            "cwd": self.folder,
-            "env": self._environment,
-            "stderr": subprocess.STDOUT,
-            "timeout": 900,
-        }
-        return subprocess.run(command, **said, **told, check=False)
 
-    def jobs(self) -> list[SlurmJob]:
+    def list_jobs(self) -> list[SlurmJob]:
         """All jobs that drivers in this folder submitted, in that order."""
-        form = "--format=%i|%j|%T|%P|%k|%m|%S|%e|%Z"
-        done = subprocess.run(
-            ["squeue", "--noheader", "--states=all", form],
+        # Id, name, state, partition, comment, memory, start, end and folder.
+        columns = "--format=%i|%j|%T|%P|%k|%m|%S|%e|%Z"
+        process = subprocess.run(
+            ["squeue", "--noheader", "--states=all", columns],
             check=True,
             capture_output=True,
             text=True,
         )
-        found = []
-        for line in done.stdout.splitlines():
-            *told, start, end, where = line.split("|")
-            if Path(where) == self.folder:
-                found.append(SlurmJob(*told, _seconds(start), _seconds(end)))
-        return sorted(found, key=lambda job: int(job.id))
+        jobs = []
+        for line in process.stdout.splitlines():
+            *fields, start, end, folder = line.split("|")
+            if Path(folder) == self.folder:
+                jobs.append(SlurmJob(*fields, parse_time(start), parse_time(end)))
+        return sorted(jobs, key=lambda job: int(job.id))
+
+    def list_sweeps(self) -> list[SlurmJob]:
+        return [job for job in self.list_jobs() if "sweep_units" in job.comment]
 
     def inject(self, script: str, code: str) -> None:
         """Have `script` run `code` first, with a folder `faults` to remember what it did."""
-        path = self.folder / "workflow/scripts" / script
+        file = self.folder / "workflow/scripts" / script
         (self.folder / "faults").mkdir(exist_ok=True)
         entry = 'if __name__ == "__main__":\n'
-        text = path.read_text()
+        text = file.read_text()
         assert entry in text
-        path.write_text(text.replace(entry, "import os, signal, time\n" + code + entry))
+        file.write_text(text.replace(entry, "import os, signal, time\n" + code + entry))
 
 
-def _seconds(stamp: str) -> float:
-    return (
-        time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
-        if stamp.startswith("2")
-        else float("nan")
-    )
+def heed_interrupts() -> None:
+    """End on Ctrl-C as in a person's shell: tests in the background inherit that it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def clone(folder: Path, config: str) -> Clone:
+def parse_time(stamp: str) -> float:
+    """Seconds since 1970, or nan where squeue knows no time."""
+    if not stamp.startswith("2"):
+        return math.nan
+    return time.mktime(time.strptime(stamp, "%Y-%m-%dT%H:%M:%S"))
+
+
+def make_clone(folder: Path, config: str) -> Clone:
     """A copy of the project in `folder` as `git clone` and `make` leave it."""
     copy_project(folder, config)
     shutil.copytree(ROOT / "slurm", folder / "slurm")

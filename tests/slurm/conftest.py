@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.project import Project
-from tests.slurm.cluster import SCRIPT, Clone, clone
+from tests.slurm.cluster import SCRIPT, Clone, make_clone
 
 RELEVANCE = "tests/configs/relevance.yaml"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Unless they are asked for there is no cluster: it needs root and leaves nothing as it was."""
+    """Start no cluster unless asked to: it needs root and changes the machine."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slurm)
@@ -31,20 +31,19 @@ def cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """A project with model and calibration prepared, so that tests of faults come to the point."""
-    made = clone(tmp_path_factory.mktemp("prepared"), RELEVANCE)
-    Project(made.folder, made.folder / RELEVANCE).run(
-        "results/calibrations/reference/recall.parquet"
-    )
-    return made
+def prepared_clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A project with model and calibration prepared, so that tests begin with the sweep."""
+    clone = make_clone(tmp_path_factory.mktemp("prepared"), RELEVANCE)
+    project = Project(clone.folder, clone.folder / RELEVANCE)
+    project.run("results/calibrations/reference/recall.parquet")
+    return clone
 
 
 @pytest.fixture(scope="session")
-def undisturbed(prepared: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed_results(prepared_clone: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results of the smallest run, measured in one job on this machine without a cluster."""
     folder = tmp_path_factory.mktemp("undisturbed") / "clone"
-    shutil.copytree(prepared.folder, folder, symlinks=True)
+    shutil.copytree(prepared_clone.folder, folder, symlinks=True)
     config = folder / RELEVANCE
     config.write_text(config.read_text().replace("blocks: 2", "blocks: 1"))
     Project(folder, config).run("relevance")
@@ -52,24 +51,21 @@ def undisturbed(prepared: Clone, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def fresh(cluster: None, prepared: Clone, tmp_path: Path) -> Iterator[Callable[[], Clone]]:
+def copy_clone(
+    cluster: None, prepared_clone: Clone, tmp_path: Path
+) -> Iterator[Callable[[], Clone]]:
     """Make a copy of the prepared project."""
-    folder = tmp_path / "clone"
+    clone = Clone(tmp_path / "clone", prepared_clone.config)
 
     def copy() -> Clone:
-        shutil.copytree(prepared.folder, folder, symlinks=True)
-        return Clone(folder, prepared.config)
+        shutil.copytree(prepared_clone.folder, clone.folder, symlinks=True)
+        return clone
 
     yield copy
     # A test that failed half way must not keep the GPUs from the next.
-    (folder / "faults/hold").unlink(missing_ok=True)
-    subprocess.run(
-        ["pkill", "-KILL", "-f", f"profile slurm.*{folder}|{folder}/Snakefile"], check=False
-    )
-    left = [
-        job.id
-        for job in Clone(folder, prepared.config).jobs()
-        if job.state in ("RUNNING", "PENDING")
-    ]
-    if left:
-        subprocess.run(["scancel", *left], check=False)
+    (clone.folder / "faults/hold").unlink(missing_ok=True)
+    drivers = f"profile slurm.*{clone.folder}|{clone.folder}/Snakefile"
+    subprocess.run(["pkill", "-KILL", "-f", drivers], check=False)
+    unfinished = [job.id for job in clone.list_jobs() if job.state in ("RUNNING", "PENDING")]
+    if unfinished:
+        subprocess.run(["scancel", *unfinished], check=False)

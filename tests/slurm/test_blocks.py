@@ -1,4 +1,4 @@
-"""A sweep shared between jobs gives the rows of one job."""
+"""A sweep that is split into jobs has the rows of one job."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +11,18 @@ from tests.slurm.tables import differences
 SWEEP = "sweeps/reference/recall/base/removal/layer/removed=0.parquet"
 
 
-# Tests of faults compare two blocks with one job in passing.
+# Every day, tests of faults compare two blocks with one job.
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("n_blocks", [2, 4])
 def test_blocks_gather_to_the_rows_of_one_job(
-    fresh: Callable[[], Clone], undisturbed: Path, blocks: int
+    copy_clone: Callable[[], Clone], undisturbed_results: Path, n_blocks: int
 ) -> None:
-    made = fresh()
-    config = made.folder / made.config
-    config.write_text(config.read_text().replace("blocks: 2", f"blocks: {blocks}"))
-    assert made.run("relevance") == 0, made.log()[-8000:]
-    assert len([job for job in made.jobs() if "sweep_units" in job.what]) == blocks
-    assert differences(made.folder / "results" / SWEEP, undisturbed / SWEEP) == []
+    clone = copy_clone()
+    config = clone.folder / clone.config
+    config.write_text(config.read_text().replace("blocks: 2", f"blocks: {n_blocks}"))
+
+    exit_status = clone.run("relevance")
+
+    assert exit_status == 0, clone.read_logs()[-8000:]
+    assert len(clone.list_sweeps()) == n_blocks
+    assert differences(clone.folder / "results" / SWEEP, undisturbed_results / SWEEP) == []

@@ -1,4 +1,4 @@
-"""A variant that is asked for and cannot be made: the unknown part and the nearest valid one are named."""
+"""A variant that cannot be made is refused with its unknown field and the nearest valid name."""
 
 import pytest
 
@@ -9,20 +9,20 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import export
 from tests.given.configurations import minimal_config, write_model_and_data
 
+VARIANT = Variant("small", "recall", "cosine", 2)
+
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
+def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     raw = minimal_config()
     raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
-    raw["studies"]["search"] = raw["studies"]["prune"] | {
-        "selectors": ["evolved"],
-        "removed": [2, 5],
-    }
+    search = {"selectors": ["evolved"], "removed": [2, 5]}
+    raw["studies"]["search"] = raw["studies"]["prune"] | search
     return load_configuration(raw, write_model_and_data(tmp_path_factory.mktemp("exports")))
 
 
 @pytest.mark.parametrize(
-    ("variant", "said"),
+    ("name", "message"),
     [
         (
             "smal/recall/accuracy/removed=1/ghost/lora",
@@ -72,27 +72,30 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         ("small/recall//removed=1/none/none", "its selector is empty"),
     ],
 )
-def test_what_is_unknown_is_named_with_the_nearest(
-    config: Configuration, variant: str, said: str
+def test_a_variant_that_cannot_be_made_is_refused_with_the_nearest_name(
+    configuration: Configuration, name: str, message: str
 ) -> None:
-    with pytest.raises(LaminaError, match=said):
-        export.check_variant(config, Variant.parse(variant))
+    with pytest.raises(LaminaError, match=message):
+        export.check_variant(configuration, Variant.parse(name))
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> None:
-    for repair in ("none", "ghost"):
-        for healing in ("none", "lora"):
-            export.check_variant(
-                config, Variant("small", "recall", "accuracy", size, repair, healing)
-            )
-    export.check_variant(
-        config, Variant("small", "recall", "cosine", 6)
-    )  # of no study, made on demand
+@pytest.mark.parametrize("removed", [1, 2])
+@pytest.mark.parametrize("repair", ["none", "ghost"])
+@pytest.mark.parametrize("healing", ["none", "lora"])
+def test_a_variant_of_a_study_is_exported(
+    configuration: Configuration, removed: int, repair: str, healing: str
+) -> None:
+    variant = Variant("small", "recall", "accuracy", removed, repair, healing)
+
+    export.check_variant(configuration, variant)
 
 
-def test_targets_are_told_from_other_arguments() -> None:
-    given = [
+def test_a_plan_of_no_study_is_made_for_an_export(configuration: Configuration) -> None:
+    export.check_variant(configuration, Variant("small", "recall", "cosine", 6))
+
+
+def test_exports_are_told_from_other_arguments_of_snakemake() -> None:
+    arguments = [
         "snakemake",
         "--cores",
         "2",
@@ -100,24 +103,29 @@ def test_targets_are_told_from_other_arguments() -> None:
         "results/exports/a/b/c/removed=1/none/none",
         "results/report.html",
     ]
-    assert export.requested_variants(given) == ["a/b/c/removed=1/none/none"]
+
+    assert export.requested_variants(arguments) == ["a/b/c/removed=1/none/none"]
 
 
-VARIANT = Variant("small", "recall", "cosine", 2)
+def test_a_size_of_shards_is_allowed(configuration: Configuration) -> None:
+    environment = {"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"}
+
+    export.check_form(environment, configuration, VARIANT)
 
 
-def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away(
-    config: Configuration,
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"LAMINA_EXPORT_FORM": "codee"}, "FORM=codee: .* Did you mean 'code'"),
+        ({"LAMINA_EXPORT_SHARD": "2XB"}, "SHARD=2XB is no size.* SHARD=2GB"),
+        (
+            {"LAMINA_EXPORT_FORM": "gguf"},  # of a model that is a checkpoint
+            "no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py",
+        ),
+    ],
+)
+def test_a_form_or_size_that_does_not_exist_is_refused(
+    configuration: Configuration, environment: dict[str, str], message: str
 ) -> None:
-    export.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"}, config, VARIANT)
-    with pytest.raises(LaminaError, match="FORM=codee: .* Did you mean 'code'"):
-        export.check_form({"LAMINA_EXPORT_FORM": "codee"}, config, VARIANT)
-    with pytest.raises(LaminaError, match="SHARD=2XB is no size.* SHARD=2GB"):
-        export.check_form({"LAMINA_EXPORT_SHARD": "2XB"}, config, VARIANT)
-
-
-def test_a_checkpoint_is_no_gguf_file(config: Configuration) -> None:
-    with pytest.raises(
-        LaminaError, match="no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py"
-    ):
-        export.check_form({"LAMINA_EXPORT_FORM": "gguf"}, config, VARIANT)
+    with pytest.raises(LaminaError, match=message):
+        export.check_form(environment, configuration, VARIANT)

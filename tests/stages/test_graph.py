@@ -1,24 +1,26 @@
-"""What jobs read, by the graph that Snakemake builds of the rules: a dry run of a study with one of everything."""
+"""Which files a job reads: from a dry run of Snakemake on a study with one of everything."""
 
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests import ROOT
-from tests.given.configurations import minimal_config, set_key, write_model_and_data
+from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
 
-Graph = dict[str, set[str]]  # what is read for each file
+# By file that a job writes: the files below `results/` that it reads.
+Graph = dict[str, set[str]]
 
-SELECTORS = {
+SELECTORS: RawConfig = {
     "once": {"metric": "accuracy", "strategy": "one_shot"},
     "looped": {"metric": "accuracy", "repair": "general"},
     "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     "evolved": {"metric": "accuracy", "strategy": "evolutionary", "repair": "general"},
-    "halved": {"strategy": "portfolio", "units": "both", "cost": 0.4},
+    "portfolio": {"strategy": "portfolio", "units": "both", "cost": 0.4},
     "drawn": {"strategy": "random", "units": "both"},
     "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
     "wide_looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "repair": "general"},
@@ -29,280 +31,370 @@ SELECTORS = {
         "repair": "ghost",
     },
 }
-HEALINGS = {
+REPAIRS: RawConfig = {
+    "general": {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
+}
+HEALINGS: RawConfig = {
     "other": {"method": "lora", "data": "corpus"},
     "both": {"method": "lora", "data": {"own": 1, "corpus": 0.1}},
     "alone": {"method": "lora", "data": {"own": 2}},
 }
-STEPS = dict.fromkeys(("accuracy", "once", "wide", "wide_looped", "wide_once"), (1, 3))
-STEPS |= {
+# By selector: the sizes of which plans are asked for.
+PLANNED_SIZES = {
+    "accuracy": (1, 3),
+    "once": (1, 3),
+    "wide": (1, 3),
+    "wide_looped": (1, 3),
+    "wide_once": (1, 3),
     "looped": (1,),
     "looped_once": (1,),
     "angular": (2,),
     "random": (2,),
     "evolved": (1,),
+    "portfolio": (1,),
+    "drawn": (2,),
 }
-STEPS |= {"halved": (1,), "drawn": (2,)}
-CALIBRATION, MODEL = "results/calibrations/small/{}.parquet", "results/models/small/manifest.json"
-ADAPTER = "results/adapters/small/recall/accuracy/removed=1/{}/{}/"
+MANIFEST = "results/models/small/manifest.json"
+MODEL_CHECK = "results/models/small/check.json"
+GHOST_PATCH = "results/patches/small/recall/accuracy/ghost.safetensors"
+GENERAL_PATCH = "results/patches/small/recall/accuracy/general.safetensors"
+EXPORTS = "results/exports/small/recall/accuracy/removed=1"
 
 
-def plan(selector: str, removed: int, calibration: str = "recall") -> str:
+def calibration_file(calibration: str) -> str:
+    return f"results/calibrations/small/{calibration}.parquet"
+
+
+def plan_file(selector: str, removed: int, calibration: str = "recall") -> str:
     return f"results/plans/small/{calibration}/{selector}/removed={removed}.json"
 
 
-def sweep(selector: str, removed: int, calibration: str = "recall") -> str:
+def sweep_file(selector: str, removed: int, calibration: str = "recall") -> str:
     return f"results/sweeps/small/{calibration}/{selector}/removed={removed}.parquet"
+
+
+def adapter_file(repair: str, healing: str, name: str = "training.parquet") -> str:
+    return f"results/adapters/small/recall/accuracy/removed=1/{repair}/{healing}/{name}"
+
+
+def benchmark_file(calibration: str) -> str:
+    return f"results/benchmarks/small/{calibration}/microworld_recall/block=0.parquet"
+
+
+def configure_everything() -> RawConfig:
+    raw = minimal_config()
+    raw["selectors"] |= SELECTORS
+    raw["repairs"] |= REPAIRS
+    raw["healings"] |= HEALINGS
+    set_key(raw, "benchmarks.efficiency", {})
+    set_key(raw, "calibrations.solved", {"task": "microworld_sorting", "answers": "model"})
+    set_key(raw, "calibrations.blend", {"mixture": {"solved": 1, "corpus": 1}})
+    smallest = {"models": ["small"], "calibrations": ["recall"], "removed": [1]}
+    raw["studies"]["prune"] = {
+        **smallest,
+        "selectors": ["accuracy"],
+        "repairs": ["none", "ghost", "general"],
+        "healings": ["none", *HEALINGS],
+    }
+    raw["studies"]["search"] = {**smallest, "selectors": ["evolved", "portfolio"]}
+    return raw
+
+
+def list_targets() -> list[str]:
+    """Plans, calibrations and exports that no study asks for."""
+    targets = [
+        calibration_file("solved"),
+        calibration_file("blend"),
+        f"{EXPORTS}/ghost/both",
+        f"{EXPORTS}/none/none",
+        plan_file("wide", 3, "corpus"),
+    ]
+    for selector, sizes in PLANNED_SIZES.items():
+        targets += [plan_file(selector, removed) for removed in sizes]
+    return targets
+
+
+def read_files(job: str, section: str) -> list[str]:
+    """The files of a section, `input` or `output`, of a job in the text of a dry run."""
+    line = re.search(rf"^    {section}: (.*)$", job, re.MULTILINE)
+    return line[1].split(", ") if line else []
+
+
+def read_graph(dry_run: str) -> Graph:
+    graph: Graph = {}
+    for job in re.split(r"\n(?:local)?rule \w+:\n", dry_run):
+        inputs = {file for file in read_files(job, "input") if file.startswith("results/")}
+        for output in read_files(job, "output"):
+            graph[output] = inputs
+    return graph
 
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
-    root, raw = write_model_and_data(tmp_path_factory.mktemp("graph")), minimal_config()
-    raw["selectors"] |= SELECTORS
-    raw["healings"] |= HEALINGS
-    raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
-    set_key(raw, "benchmarks.efficiency", {})
-    set_key(raw, "calibrations.solved", {"task": "microworld_sorting", "answers": "model"})
-    set_key(raw, "calibrations.blend", {"mixture": {"solved": 1, "corpus": 1}})
-    study = {
-        "models": ["small"],
-        "calibrations": ["recall"],
-        "removed": [1],
-        "selectors": ["accuracy"],
-    }
-    raw["studies"]["prune"] = study | {
-        "repairs": ["none", "ghost", "general"],
-        "healings": ["none", *HEALINGS],
-    }
-    raw["studies"]["search"] = study | {"selectors": ["evolved", "halved"]}
-    (root / "graph.yaml").write_text(yaml.safe_dump(raw))
+    root: Path = write_model_and_data(tmp_path_factory.mktemp("graph"))
+    (root / "graph.yaml").write_text(yaml.safe_dump(configure_everything()))
     (root / "resources").symlink_to(ROOT / "resources")
-    asked = [plan(name, size) for name, sizes in STEPS.items() for size in sizes] + [
-        plan("wide", 3, "corpus")
-    ]
-    asked += [CALIBRATION.format(name) for name in ("solved", "blend")]
-    exported = [
-        f"results/exports/small/recall/accuracy/removed=1/{way}"
-        for way in ("ghost/both", "none/none")
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "-n",
-        "--cores",
-        "2",
-        "--snakefile",
-        str(ROOT / "Snakefile"),
-    ]
-    command += ["--configfile", "graph.yaml", "--", "all", *asked, *exported]
+    command = [sys.executable, "-m", "snakemake", "-n", "--cores", "2"]
+    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "graph.yaml"]
+    command += ["--", "all", *list_targets()]
     # One of its models is of the hub, and no cache has it.
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "0"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, cwd=root, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return parsed(done.stdout + done.stderr)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return read_graph(process.stdout + process.stderr)
 
 
-def parsed(output: str) -> Graph:
-    """The inputs of every output that a dry run lists, without the user's own files."""
-    graph: Graph = {}
-    for job in re.split(r"\n(?:local)?rule \w+:\n", output):
-        read, written = (
-            re.search(rf"^    {name}: (.*)$", job, re.MULTILINE) for name in ("input", "output")
-        )
-        inputs = {
-            file for file in (read[1].split(", ") if read else []) if file.startswith("results/")
-        }
-        graph |= dict.fromkeys(written[1].split(", ") if written else [], inputs)
-    return graph
+def list_evidence(graph: Graph, selector: str, removed: int) -> set[str]:
+    """What a plan is made from, together with the model and its calibration."""
+    inputs = graph[plan_file(selector, removed)]
+    assert inputs >= {MANIFEST, calibration_file("recall")}
+    return inputs - {MANIFEST, calibration_file("recall")}
 
 
-def evidence(graph: Graph, selector: str, removed: int) -> set[str]:
-    read = graph[plan(selector, removed)]
-    assert read >= {MODEL, CALIBRATION.format("recall")}
-    return read - {MODEL, CALIBRATION.format("recall")}
+@pytest.mark.parametrize(("selector", "removed"), [("accuracy", 1), ("once", 3)])
+def test_a_plan_from_the_base_model_reads_the_sweep_of_all_selectors(
+    graph: Graph, selector: str, removed: int
+) -> None:
+    assert list_evidence(graph, selector, removed) == {sweep_file("base/removal/layer", 0)}
 
 
-def test_the_evidence_of_a_step(graph: Graph) -> None:
-    base = sweep("base/removal/layer", 0)
-    assert evidence(graph, "accuracy", 1) == evidence(graph, "once", 3) == {base}
-    assert evidence(graph, "accuracy", 3) == {sweep("accuracy", 2), plan("accuracy", 2)}
-    for own in ("looped", "looped_once"):
-        assert evidence(graph, own, 1) == {sweep(own, 0)}
-    assert evidence(graph, "angular", 2) == {"results/activations/small/recall.parquet"}
-    assert evidence(graph, "random", 2) == evidence(graph, "drawn", 2) == set()
+def test_a_later_step_reads_its_own_sweep_and_the_plan_before(graph: Graph) -> None:
+    assert list_evidence(graph, "accuracy", 3) == {
+        sweep_file("accuracy", 2),
+        plan_file("accuracy", 2),
+    }
+
+
+@pytest.mark.parametrize("selector", ["looped", "looped_once"])
+def test_a_selector_with_a_repair_in_its_loop_has_a_sweep_of_its_own(
+    graph: Graph, selector: str
+) -> None:
+    assert list_evidence(graph, selector, 1) == {sweep_file(selector, 0)}
+
+
+def test_a_block_is_chosen_from_activations(graph: Graph) -> None:
+    assert list_evidence(graph, "angular", 2) == {"results/activations/small/recall.parquet"}
+
+
+@pytest.mark.parametrize("selector", ["random", "drawn"])
+def test_a_random_plan_reads_no_measurement(graph: Graph, selector: str) -> None:
+    assert list_evidence(graph, selector, 2) == set()
 
 
 def test_only_calibrations_that_ask_for_them_read_the_models_own_answers(graph: Graph) -> None:
-    answers, questions = (
-        f"results/{folder}/small/solved.parquet" for folder in ("answers", "questions")
-    )
-    assert graph[answers] == {MODEL, "results/models/small/check.json", questions} and graph[
-        questions
-    ] == {MODEL}
-    read = {file for file, inputs in graph.items() if answers in inputs}
-    assert read == {CALIBRATION.format("solved"), CALIBRATION.format("blend")}
-    assert {file for file in graph if re.search("/(answers|questions)/", file)} == {
-        answers,
-        questions,
-    }
+    answers = "results/answers/small/solved.parquet"
+    questions = "results/questions/small/solved.parquet"
+
+    readers = {file for file, inputs in graph.items() if answers in inputs}
+
+    assert graph[questions] == {MANIFEST}
+    assert graph[answers] == {MANIFEST, MODEL_CHECK, questions}
+    assert readers == {calibration_file("solved"), calibration_file("blend")}
+    written = {file for file in graph if re.search("/(answers|questions)/", file)}
+    assert written == {answers, questions}
 
 
-def test_a_search_finds_the_plans_of_all_sizes(graph: Graph) -> None:
-    found = "results/searches/small/recall/evolved"
-    assert graph[plan("evolved", 1)] == {f"{found}.json"}
-    assert graph[plan("halved", 1)] == {found.replace("evolved", "halved.json")}
-    assert graph[f"{found}.parquet"] >= {
-        MODEL,
-        CALIBRATION.format("recall"),
-        CALIBRATION.format("corpus"),
-    }
-    assert f"{found}.parquet" in graph["results/tables/searches.parquet"]
+@pytest.mark.parametrize("selector", ["evolved", "portfolio"])
+def test_a_search_makes_the_plans_of_all_sizes(graph: Graph, selector: str) -> None:
+    assert graph[plan_file(selector, 1)] == {f"results/searches/small/recall/{selector}.json"}
+
+
+def test_a_search_reads_its_calibration_and_the_data_of_its_repair(graph: Graph) -> None:
+    search = "results/searches/small/recall/evolved.parquet"
+
+    assert graph[search] >= {MANIFEST, calibration_file("recall"), calibration_file("corpus")}
+    assert search in graph["results/tables/searches.parquet"]
+
+
+def test_a_search_needs_no_sweep(graph: Graph) -> None:
     assert not [file for file in graph if "sweeps/small/recall/evolved" in file]
 
 
-def test_a_sweep_reads_the_plan_that_it_goes_on_from_and_is_gathered_from_its_blocks(
+def test_a_sweep_is_gathered_from_its_blocks(graph: Graph) -> None:
+    blocks = graph[sweep_file("accuracy", 2)]
+
+    folder = "results/sweeps/small/recall/accuracy/removed=2"
+    assert blocks
+    assert blocks == {f"{folder}/block={block}.parquet" for block in range(len(blocks))}
+
+
+def test_a_sweep_reads_the_plan_that_it_starts_from(graph: Graph) -> None:
+    of_base_model = {MANIFEST, MODEL_CHECK, calibration_file("recall")}
+
+    for block in graph[sweep_file("accuracy", 2)]:
+        assert graph[block] == of_base_model | {plan_file("accuracy", 2)}
+    for block in graph[sweep_file("base/removal/layer", 0)]:
+        assert graph[block] == of_base_model
+
+
+@pytest.mark.parametrize(
+    ("selector", "own_sweep", "corpus_sweep"),
+    [
+        # Sweeps of the base model are shared, unless a repair is in the loop.
+        ("wide", "base/removal/layer", "base/removal/layer"),
+        ("wide_looped", "wide_looped", "for/recall/wide_looped"),
+        ("wide_once", "wide_once", "for/recall/wide_once"),
+    ],
+)
+def test_a_first_step_reads_the_sweeps_of_all_its_calibrations(
+    graph: Graph, selector: str, own_sweep: str, corpus_sweep: str
+) -> None:
+    assert list_evidence(graph, selector, 1) == {
+        sweep_file(own_sweep, 0),
+        sweep_file(corpus_sweep, 0, "corpus"),
+        calibration_file("corpus"),
+    }
+
+
+@pytest.mark.parametrize("selector", ["wide", "wide_looped"])
+def test_sweeps_of_another_calibration_follow_the_plans_of_the_selector(
+    graph: Graph, selector: str
+) -> None:
+    corpus_sweep = sweep_file(f"for/recall/{selector}", 2, "corpus")
+    plan_before = plan_file(selector, 2)
+
+    evidence = list_evidence(graph, selector, 3)
+
+    assert evidence >= {sweep_file(selector, 2), plan_before, corpus_sweep}
+    for block in graph[corpus_sweep]:
+        assert plan_before in graph[block]
+
+
+def test_one_shot_plans_of_all_sizes_read_the_sweeps_of_the_base_model(graph: Graph) -> None:
+    corpus_sweep = sweep_file("for/recall/wide_once", 0, "corpus")
+
+    assert corpus_sweep in list_evidence(graph, "wide_once", 3)
+
+
+def test_an_extra_calibration_that_is_the_own_one_is_swept_once(graph: Graph) -> None:
+    assert graph[plan_file("wide", 3, "corpus")] == {
+        MANIFEST,
+        calibration_file("corpus"),
+        sweep_file("wide", 2, "corpus"),
+        plan_file("wide", 2, "corpus"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "removed", "swept_on", "calibrations"),
+    [
+        ("looped", 0, "recall", ["recall", "corpus"]),
+        ("wide_looped", 2, "recall", ["recall", "corpus"]),
+        ("for/recall/wide_looped", 2, "corpus", ["recall", "corpus"]),
+        ("accuracy", 2, "recall", ["recall"]),
+        ("looped_once", 0, "recall", ["recall"]),
+        ("for/recall/wide", 2, "corpus", ["corpus"]),
+    ],
+)
+def test_a_sweep_reads_what_the_repair_in_its_loop_is_fitted_on(
+    graph: Graph, selector: str, removed: int, swept_on: str, calibrations: list[str]
+) -> None:
+    calibrations_read: set[str] = set()
+    for block in graph[sweep_file(selector, removed, swept_on)]:
+        calibrations_read |= {file for file in graph[block] if "/calibrations/" in file}
+
+    assert calibrations_read == {calibration_file(name) for name in calibrations}
+
+
+def test_a_patch_reads_its_plan_and_the_calibrations_that_it_is_fitted_on(graph: Graph) -> None:
+    assert plan_file("accuracy", 1) in graph[GHOST_PATCH]
+    assert calibration_file("corpus") not in graph[GHOST_PATCH]
+    assert calibration_file("corpus") in graph[GENERAL_PATCH]
+
+
+def test_tables_list_the_calibrations_of_repairs_and_activations_of_plans(graph: Graph) -> None:
+    activations = "results/activations/small/recall.parquet"
+
+    assert calibration_file("corpus") in graph["results/tables/calibrations.parquet"]
+    assert graph["results/tables/activations.parquet"] == {activations}
+
+
+@pytest.mark.parametrize(
+    ("healing", "calibrations"),
+    [
+        ("alone", {"recall"}),
+        ("other", {"recall", "corpus"}),
+        ("both", {"recall", "corpus"}),
+    ],
+)
+def test_a_healing_reads_the_variant_and_what_it_trains_on(
+    graph: Graph, healing: str, calibrations: set[str]
+) -> None:
+    inputs = graph[adapter_file("ghost", healing)]
+
+    calibrations_read = {file for file in inputs if "/calibrations/" in file}
+    assert calibrations_read == {calibration_file(name) for name in calibrations}
+    assert inputs >= {plan_file("accuracy", 1), GHOST_PATCH}
+
+
+@pytest.mark.parametrize("healing", HEALINGS)
+def test_a_healing_without_repair_reads_no_patch(graph: Graph, healing: str) -> None:
+    assert not [file for file in graph[adapter_file("none", healing)] if "/patches/" in file]
+
+
+@pytest.fixture(scope="module")
+def adapters() -> set[str]:
+    files: set[str] = set()
+    for repair in ("none", "ghost", "general"):
+        files |= {adapter_file(repair, healing) for healing in HEALINGS}
+    return files
+
+
+def test_a_benchmark_reads_plans_patches_and_adapters(graph: Graph, adapters: set[str]) -> None:
+    variant_files = adapters | {GHOST_PATCH, GENERAL_PATCH, plan_file("accuracy", 1)}
+
+    assert graph[benchmark_file("recall")] >= variant_files
+
+
+def test_timings_read_no_adapter(graph: Graph, adapters: set[str]) -> None:
+    """Adapters are merged into the weights and cost nothing."""
+    inputs = graph["results/efficiency/small.parquet"]
+
+    plans = {plan_file("accuracy", 1), plan_file("evolved", 1)}
+    assert inputs >= plans | {GHOST_PATCH, GENERAL_PATCH}
+    assert not inputs & adapters
+
+
+def list_gates(graph: Graph, calibration: str) -> set[str]:
+    """The checks of overlap, and documents of tasks, that a benchmark waits for."""
+    inputs = graph[benchmark_file(calibration)]
+    return {file for file in inputs if re.search("/(overlap|tasks)/", file)}
+
+
+def test_a_benchmark_waits_for_the_overlap_of_all_calibrations_of_its_variants(
     graph: Graph,
 ) -> None:
-    blocks = graph[sweep("accuracy", 2)]
-    assert blocks == {
-        f"results/sweeps/small/recall/accuracy/removed=2/block={b}.parquet"
-        for b in range(len(blocks))
-    }
-    own = {MODEL, "results/models/small/check.json", CALIBRATION.format("recall")}
-    assert all(graph[block] == own | {plan("accuracy", 2)} for block in blocks)
-    assert all(graph[block] == own for block in graph[sweep("base/removal/layer", 0)])
-
-
-def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(graph: Graph) -> None:
-    """Of the unpruned model it is everybody's, unless a repair is in the loop."""
-    first = {
-        "wide": "base/removal/layer",
-        "wide_looped": "for/recall/wide_looped",
-        "wide_once": "for/recall/wide_once",
-    }
-    for name, swept in first.items():
-        own = swept if name == "wide" else name
-        assert evidence(graph, name, 1) == {
-            sweep(own, 0),
-            sweep(swept, 0, "corpus"),
-            CALIBRATION.format("corpus"),
-        }
-    for name in ("wide", "wide_looped"):
-        beside = sweep(f"for/recall/{name}", 2, "corpus")
-        assert evidence(graph, name, 3) >= {sweep(name, 2), plan(name, 2), beside}
-        assert all(plan(name, 2) in graph[block] for block in graph[beside])
-    assert sweep("for/recall/wide_once", 0, "corpus") in evidence(graph, "wide_once", 3)
-    # For plans made on the corpus itself nothing is beside.
-    alone = {
-        plan("wide", 2, "corpus"),
-        sweep("wide", 2, "corpus"),
-        MODEL,
-        CALIBRATION.format("corpus"),
-    }
-    assert graph[plan("wide", 3, "corpus")] == alone
-
-
-def test_what_a_repair_in_the_loop_is_fitted_on_is_read_by_the_sweeps(graph: Graph) -> None:
-    def calibrations(selector: str, removed: int, calibration: str = "recall") -> set[str]:
-        blocks = graph[sweep(selector, removed, calibration)]
-        return {file for block in blocks for file in graph[block] if "/calibrations/" in file}
-
-    both = {CALIBRATION.format("recall"), CALIBRATION.format("corpus")}
-    assert calibrations("looped", 0) == calibrations("wide_looped", 2) == both
-    assert calibrations("for/recall/wide_looped", 2, "corpus") == both
-    assert (
-        calibrations("accuracy", 2)
-        == calibrations("looped_once", 0)
-        == {CALIBRATION.format("recall")}
-    )
-    assert calibrations("for/recall/wide", 2, "corpus") == {CALIBRATION.format("corpus")}
-
-
-def test_what_a_repair_is_fitted_on_is_read_and_listed(graph: Graph) -> None:
-    patches = "results/patches/small/recall/accuracy/{}.safetensors"
-    assert plan("accuracy", 1) in graph[patches.format("ghost")]
-    assert (
-        CALIBRATION.format("corpus")
-        in graph[patches.format("general")] - graph[patches.format("ghost")]
-    )
-    assert CALIBRATION.format("corpus") in graph["results/tables/calibrations.parquet"]
-    assert graph["results/tables/activations.parquet"] == {
-        "results/activations/small/recall.parquet"
+    overlaps = {
+        "results/overlap/small/corpus/microworld_recall.json",
+        "results/overlap/small/recall/microworld_recall.json",
     }
 
-
-def test_what_a_healing_trains_on_is_read(graph: Graph) -> None:
-    for healing, added in (("alone", False), ("other", True), ("both", True)):
-        read = graph[ADAPTER.format("ghost", healing) + "training.parquet"]
-        assert (CALIBRATION.format("corpus") in read) == added and CALIBRATION.format(
-            "recall"
-        ) in read
-        assert {
-            plan("accuracy", 1),
-            "results/patches/small/recall/accuracy/ghost.safetensors",
-        } <= read
-        bare = graph[ADAPTER.format("none", healing) + "training.parquet"]
-        assert not [file for file in bare if "/patches/" in file]
-
-
-def test_variants_are_measured_from_the_files_that_make_them(graph: Graph) -> None:
-    made = {
-        ADAPTER.format(repair, h) + "training.parquet"
-        for repair in ("none", "ghost", "general")
-        for h in HEALINGS
-    }
-    patches = {
-        f"results/patches/small/recall/accuracy/{repair}.safetensors"
-        for repair in ("ghost", "general")
-    }
-    read = graph["results/benchmarks/small/recall/microworld_recall/block=0.parquet"]
-    assert read >= made | patches | {plan("accuracy", 1)}
-    # Adapters are merged into the weights and cost nothing.
-    assert graph["results/efficiency/small.parquet"] >= patches | {
-        plan("accuracy", 1),
-        plan("evolved", 1),
-    }
-    assert not made & graph["results/efficiency/small.parquet"]
-
-
-def test_a_benchmark_waits_for_the_checks_of_all_calibrations_that_made_its_variants(
-    graph: Graph,
-) -> None:
-    def checks(calibration: str) -> set[str]:
-        read = graph[f"results/benchmarks/small/{calibration}/microworld_recall/block=0.parquet"]
-        return {file for file in read if "/overlap/" in file or "/tasks/" in file}
-
-    waited = {
-        f"results/overlap/small/{name}/microworld_recall.json" for name in ("corpus", "recall")
-    }
-    assert checks("recall") == waited and checks("none") == {
-        "results/tasks/microworld_recall.parquet"
-    }
-    assert graph["results/tables/shared_documents.parquet"] >= waited
+    assert list_gates(graph, "recall") == overlaps
+    assert list_gates(graph, "none") == {"results/tasks/microworld_recall.parquet"}
+    assert graph["results/tables/shared_documents.parquet"] >= overlaps
 
 
 def test_every_job_that_loads_a_model_waits_for_its_check(graph: Graph) -> None:
     loading = [
         file
         for file in graph
-        if file.split("/")[1] in ("activations", "patches", "benchmarks", "efficiency")
+        if re.match("results/(activations|patches|benchmarks|efficiency)/", file)
+        or re.search("/adapters/|/block=|/searches/", file)
     ]
-    loading += [
-        file for file in graph if "/adapters/" in file or "/block=" in file or "/searches/" in file
-    ]
+
     assert len(loading) > 20
-    assert all("results/models/small/check.json" in graph[file] for file in loading)
+    for file in loading:
+        assert MODEL_CHECK in graph[file], file
 
 
-def test_an_export_reads_what_makes_the_variant_and_starts_no_benchmark(graph: Graph) -> None:
-    folder = "results/exports/small/recall/accuracy/removed=1/"
-    adapter = {
-        ADAPTER.format("ghost", "both") + name
-        for name in ("adapter_model.safetensors", "adapter_config.json")
+def test_an_export_reads_the_files_of_its_variant_and_starts_no_benchmark(graph: Graph) -> None:
+    assert graph[f"{EXPORTS}/none/none"] == {MANIFEST, plan_file("accuracy", 1)}
+    assert graph[f"{EXPORTS}/ghost/both"] == {
+        MANIFEST,
+        plan_file("accuracy", 1),
+        GHOST_PATCH,
+        adapter_file("ghost", "both", "adapter_model.safetensors"),
+        adapter_file("ghost", "both", "adapter_config.json"),
     }
-    patch = "results/patches/small/recall/accuracy/ghost.safetensors"
-    assert graph[f"{folder}ghost/both"] == {MODEL, plan("accuracy", 1), patch} | adapter
-    assert graph[f"{folder}none/none"] == {MODEL, plan("accuracy", 1)}

@@ -1,4 +1,4 @@
-"""Where files stand."""
+"""Paths of the files of a variant, an export and a study, spelled out."""
 
 import re
 from pathlib import Path
@@ -12,40 +12,61 @@ from lamina.variant import Variant
 HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
 
 
-def test_a_variant_is_made_of_its_plan_its_patch_and_its_adapter() -> None:
+def test_a_variant_has_a_plan_a_patch_and_an_adapter() -> None:
     files = paths.variant_files(HEALED)
+
     assert files.plan == "results/plans/m/c/s/removed=3.json"
     assert files.patch == "results/patches/m/c/s/ghost.safetensors"
     assert files.adapter == "results/adapters/m/c/s/removed=3/ghost/lora"
 
 
-def test_what_a_variant_lacks_has_no_file() -> None:
+def test_a_variant_without_repair_and_healing_has_its_plan_alone() -> None:
     files = paths.variant_files(Variant("m", "c", "s", 3))
-    assert (files.plan, files.patch, files.adapter) == (
-        "results/plans/m/c/s/removed=3.json",
-        None,
-        None,
-    )
+
+    assert files == paths.VariantFiles("results/plans/m/c/s/removed=3.json", None, None)
+
+
+def test_the_base_model_has_no_files() -> None:
     assert paths.variant_files(Variant.base("m")) == paths.VariantFiles(None, None, None)
 
 
-def test_an_export_stands_under_the_variants_own_name() -> None:
-    assert paths.export(HEALED) == f"results/exports/{HEALED}"
-    assert Variant.parse(paths.export(HEALED).removeprefix("results/exports/")) == HEALED
+def test_an_export_is_in_a_folder_with_the_variants_name() -> None:
+    assert paths.export(HEALED) == "results/exports/m/c/s/removed=3/ghost/lora"
 
 
-def test_wildcards_allow_names_of_the_configuration_and_no_others() -> None:
-    pattern = re.compile(paths.any_of(["a.b", "c+"], r"base/\w+"))
-    assert [bool(pattern.fullmatch(text)) for text in ("a.b", "axb", "c+", "cc", "base/x")] == [
-        *(True, False, True, False, True)
-    ]
+def test_the_name_of_a_variant_is_read_as_it_is_written() -> None:
+    assert Variant.parse(str(HEALED)) == HEALED
+
+
+@pytest.mark.parametrize(
+    ("name", "matches"),
+    [("a.b", True), ("axb", False), ("c+", True), ("cc", False), ("base/x", True)],
+)
+def test_wildcards_match_names_of_the_configuration_and_no_others(name: str, matches: bool) -> None:
+    pattern = paths.any_of(["a.b", "c+"], r"base/\w+")
+
+    assert (re.fullmatch(pattern, name) is not None) == matches
+
+
+def test_a_wildcard_without_names_matches_nothing() -> None:
     assert not re.fullmatch(paths.any_of([]), "")
 
 
-def test_a_study_is_called_as_its_configuration_files_are(tmp_path: Path) -> None:
+def test_a_study_has_the_names_of_its_configuration_files(tmp_path: Path) -> None:
     assert paths.study_name(["config/mine.yaml", "more.yaml"], tmp_path) == "mine+more"
+
+
+def test_a_study_that_was_run_before_keeps_its_name(tmp_path: Path) -> None:
     (tmp_path / "studies/Mine").mkdir(parents=True)
+
     assert paths.study_name(["Mine.yaml"], tmp_path) == "Mine"
+
+
+def test_a_study_whose_name_differs_by_case_from_an_earlier_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "studies/Mine").mkdir(parents=True)
+
     with pytest.raises(
         LaminaError, match="already holds a study 'Mine'.*'mine' for the same.*Rename"
     ):

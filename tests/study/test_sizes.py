@@ -1,4 +1,4 @@
-"""Sizes by memory, parameters and time: against hand counts and against models that are really cut."""
+"""Sizes by memory, parameters and time: against hand counts and models that are really cut."""
 
 import copy
 import os
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from lamina.errors import LaminaError
 from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina_workflow.checks import load
+from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study import requests
 from tests import ROOT
@@ -25,302 +25,486 @@ from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
 
-C, DEPTH, WORDS, CONTEXT = 32, 5, tiny.VOCABULARY, 20
-# Query and output are C wide, keys and values have half of the heads.
-ATTENTION, MLP, APART, TIED = 3 * C * C, 3 * C * 48, 2 * WORDS * C + C, WORDS * C + C
-# Parameters of attention, MLP, what one token uses of it, norms, and beside the layers; and tokens that a layer caches.
-SHAPES: dict[str, tuple[int, int, int, int, int, list[int]]] = {
-    "llama": (ATTENTION, MLP, MLP, 2 * C, APART, [CONTEXT] * DEPTH),
-    "tied": (ATTENTION, MLP, MLP, 2 * C, TIED, [CONTEXT] * DEPTH),
-    "qwen2": (ATTENTION + 2 * C, MLP, MLP, 2 * C, APART, [CONTEXT] * DEPTH),
+HIDDEN = 32
+N_LAYERS = 5
+VOCABULARY = tiny.VOCABULARY
+CONTEXT = 20  # tokens
+# Keys and values of one token in one layer: two heads of eight numbers each.
+CACHED_PER_TOKEN = 2 * 2 * 8
+# Query and output are as wide as the stream, keys and values have half of the heads.
+ATTENTION = 3 * HIDDEN**2
+MLP = 3 * HIDDEN * 48
+EMBEDDING = VOCABULARY * HIDDEN
+
+
+class HandCount(NamedTuple):
+    """Numbers of parameters of a layer, and outside the layers."""
+
+    attention: int
+    mlp: int
+    active_mlp: int  # what one token uses of it
+    norms: int
+    outside: int  # embeddings, head and final norm
+    cached_tokens: list[int]  # by layer, of CONTEXT tokens
+
+    @property
+    def layer(self) -> int:
+        return self.attention + self.mlp + self.norms
+
+    @property
+    def model(self) -> int:
+        return N_LAYERS * self.layer + self.outside
+
+    @property
+    def cached_numbers(self) -> list[int]:
+        """Numbers in the cache of each layer."""
+        return [CACHED_PER_TOKEN * n_tokens for n_tokens in self.cached_tokens]
+
+
+WHOLE_CONTEXT = [CONTEXT] * N_LAYERS
+UNTIED = 2 * EMBEDDING + HIDDEN
+TIED = EMBEDDING + HIDDEN
+HAND_COUNTS = {
+    "llama": HandCount(ATTENTION, MLP, MLP, 2 * HIDDEN, UNTIED, WHOLE_CONTEXT),
+    "tied": HandCount(ATTENTION, MLP, MLP, 2 * HIDDEN, TIED, WHOLE_CONTEXT),
+    "qwen2": HandCount(ATTENTION + 2 * HIDDEN, MLP, MLP, 2 * HIDDEN, UNTIED, WHOLE_CONTEXT),
     # One of two experts works for a token, and so does the router.
-    "mixtral": (ATTENTION, 2 * MLP + 2 * C, MLP + 2 * C, 2 * C, APART, [CONTEXT] * DEPTH),
+    "mixtral": HandCount(
+        ATTENTION,
+        2 * MLP + 2 * HIDDEN,
+        MLP + 2 * HIDDEN,
+        2 * HIDDEN,
+        UNTIED,
+        WHOLE_CONTEXT,
+    ),
     # Every other layer looks back six tokens.
-    "gemma3_text": (ATTENTION + 2 * 8, MLP, MLP, 4 * C, TIED, [6, CONTEXT, 6, CONTEXT, 6]),
+    "gemma3_text": HandCount(
+        ATTENTION + 2 * 8, MLP, MLP, 4 * HIDDEN, TIED, [6, CONTEXT, 6, CONTEXT, 6]
+    ),
 }
+GEMMA = HAND_COUNTS["gemma3_text"]
 
 
-def saved(name: str, folder: Path) -> Path:
-    (
-        tiny.model("llama", tie_word_embeddings=True) if name == "tied" else tiny.model(name)
-    ).save_pretrained(folder)
+def save_model(name: str, folder: Path) -> None:
+    if name == "tied":
+        model = tiny.model("llama", tie_word_embeddings=True)
+    else:
+        model = tiny.model(name)
+    model.save_pretrained(folder)
     (folder / "tokenizer.json").write_text("{}")
-    return folder
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_sizes_are_those_that_a_hand_counts(name: str, tmp_path: Path) -> None:
-    attention, mlp, used, norms, beside, held = SHAPES[name]
-    folder = saved(name, tmp_path / "model")
-    found = sizes.count_sizes(manifest.load_skeleton(folder, "model", False), 4)
-    layer, cached = attention + mlp + norms, [4 * 2 * 2 * 8 * tokens for tokens in held]
-
-    whole, gone = found.amounts("parameters", CONTEXT)
-    assert whole == DEPTH * layer + beside
-    kinds = {"layer": layer, "attention": attention, "mlp": mlp, "both": attention + mlp}
-    assert gone == {kind: pytest.approx([count] * DEPTH) for kind, count in kinds.items()}
-    whole, gone = found.amounts("memory", CONTEXT)
-    assert whole == 4 * (DEPTH * layer + beside) + sum(cached)
-    assert gone["layer"] == [4 * layer + more for more in cached]
-    assert gone["attention"] == [4 * attention + more for more in cached]
-    assert (gone["mlp"], gone["both"]) == (
-        [4 * mlp] * DEPTH,
-        pytest.approx([4 * (attention + mlp)] * DEPTH),
-    )
-    whole, gone = found.amounts("latency", CONTEXT)
-    assert gone["layer"] == [4 * (layer - mlp + used) + more for more in cached]
-    assert whole == sum(gone["layer"]) + 4 * WORDS * C
-    # Every set of halves gives back at least its worth of a layer, whatever halves count by.
-    alone = list(zip(gone["attention"], gone["mlp"], strict=True))
-    for cost in ("parameters", "latency", 0.3):
-        worth = found.amounts("latency", CONTEXT, cost)[1]["both"]
-        share = found.share(cost)
-        for (a, m), each in zip(alone, worth, strict=True):
-            assert each == pytest.approx(min(a / share, m / (1 - share)))
-    if name in ("llama", "tied", "qwen2"):
-        # No cache is longer than the model takes.
-        worth = found.amounts("latency", 10**6, "latency")[1]["both"]
-        assert worth == pytest.approx(
-            [4 * (attention + mlp + 2 * 2 * 8 * int(found.longest))] * DEPTH
-        )
+@pytest.fixture(params=HAND_COUNTS)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def parameters_of(model: Any) -> int:
+@pytest.fixture
+def hand_count(family: str) -> HandCount:
+    return HAND_COUNTS[family]
+
+
+@pytest.fixture
+def model_sizes(family: str, tmp_path: Path) -> sizes.Sizes:
+    """The sizes in float32 of a saved model, from its shapes."""
+    save_model(family, tmp_path)
+    return sizes.count_sizes(manifest.load_skeleton(tmp_path, "model", False), 4)
+
+
+def test_parameters_are_those_that_a_hand_counts(
+    hand_count: HandCount, model_sizes: sizes.Sizes
+) -> None:
+    model, saved = model_sizes.amounts("parameters", CONTEXT)
+
+    sublayers = hand_count.attention + hand_count.mlp
+    assert model == hand_count.model
+    assert saved["layer"] == pytest.approx([hand_count.layer] * N_LAYERS)
+    assert saved["attention"] == pytest.approx([hand_count.attention] * N_LAYERS)
+    assert saved["mlp"] == pytest.approx([hand_count.mlp] * N_LAYERS)
+    assert saved["both"] == pytest.approx([sublayers] * N_LAYERS)
+
+
+def test_memory_is_weights_and_cache(hand_count: HandCount, model_sizes: sizes.Sizes) -> None:
+    model, saved = model_sizes.amounts("memory", CONTEXT)
+
+    layer_bytes = [4 * (hand_count.layer + cache) for cache in hand_count.cached_numbers]
+    attention_bytes = [4 * (hand_count.attention + cache) for cache in hand_count.cached_numbers]
+    sublayer_bytes = 4 * (hand_count.attention + hand_count.mlp)
+    assert model == 4 * hand_count.model + 4 * sum(hand_count.cached_numbers)
+    assert saved["layer"] == layer_bytes
+    assert saved["attention"] == attention_bytes
+    assert saved["mlp"] == [4 * hand_count.mlp] * N_LAYERS
+    # MLPs that are worth a layer save no cache.
+    assert saved["both"] == pytest.approx([sublayer_bytes] * N_LAYERS)
+
+
+def test_the_time_of_a_token_is_what_it_reads(
+    hand_count: HandCount, model_sizes: sizes.Sizes
+) -> None:
+    model, saved = model_sizes.amounts("latency", CONTEXT)
+
+    active_layer = hand_count.attention + hand_count.active_mlp + hand_count.norms
+    layer_bytes = [4 * (active_layer + cache) for cache in hand_count.cached_numbers]
+    assert saved["layer"] == layer_bytes
+    assert model == sum(layer_bytes) + 4 * EMBEDDING
+
+
+@pytest.mark.parametrize("cost", ["parameters", "latency", 0.3])
+def test_sublayers_worth_a_layer_save_at_least_the_worth_of_the_cheaper_kind(
+    model_sizes: sizes.Sizes, cost: Any
+) -> None:
+    _, saved = model_sizes.amounts("latency", CONTEXT, cost)
+
+    attention_share = model_sizes.share(cost)
+    for layer in range(N_LAYERS):
+        by_attentions = saved["attention"][layer] / attention_share
+        by_mlps = saved["mlp"][layer] / (1 - attention_share)
+        assert saved["both"][layer] == pytest.approx(min(by_attentions, by_mlps))
+
+
+@pytest.mark.parametrize("family", ["llama", "tied", "qwen2"], indirect=True)
+def test_no_cache_is_longer_than_the_context_of_the_model(
+    hand_count: HandCount, model_sizes: sizes.Sizes
+) -> None:
+    _, saved = model_sizes.amounts("latency", 10**6, "latency")
+
+    cache = CACHED_PER_TOKEN * int(model_sizes.longest)
+    layer_bytes = 4 * (hand_count.attention + hand_count.mlp + cache)
+    assert saved["both"] == pytest.approx([layer_bytes] * N_LAYERS)
+
+
+def count_parameters(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts, other settings.
-@pytest.mark.parametrize(
-    "family",
-    ["recurrent_gemma", "jamba", "lfm2", "gpt2", "gptj", "codegen", "gpt_bigcode", "falcon"]
-    + ["deepseek_v3", "bamba", "phi3", "gpt_neo"],
-)
-def test_sizes_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
+# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts
+# and other names of settings.
+UNUSUAL_FAMILIES = [
+    "recurrent_gemma",
+    "jamba",
+    "lfm2",
+    "gpt2",
+    "gptj",
+    "codegen",
+    "gpt_bigcode",
+    "falcon",
+    "deepseek_v3",
+    "bamba",
+    "phi3",
+    "gpt_neo",
+]
+
+
+@pytest.mark.parametrize("family", UNUSUAL_FAMILIES)
+def test_parameters_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
-    found = sizes.count_sizes(manifest.load_skeleton(tmp_path, family, False), 4)
-    whole, saved = found.amounts("parameters", CONTEXT)
-    assert whole == parameters_of(model)
-    for kind, suffix in (("layer", ""), ("attention", ".attention"), ("mlp", ".mlp")):
-        for number, amount in enumerate(saved[kind]):
-            cut = materialise(model, {"units": [f"{number}{suffix}"]})
-            assert parameters_of(model) - parameters_of(cut) == amount, (kind, number)
+    counted = sizes.count_sizes(manifest.load_skeleton(tmp_path, family, False), 4)
 
+    n_parameters, saved = counted.amounts("parameters", CONTEXT)
+
+    assert n_parameters == count_parameters(model)
+    for kind, suffix in {"layer": "", "attention": ".attention", "mlp": ".mlp"}.items():
+        for layer, n_saved in enumerate(saved[kind]):
+            cut = materialise(model, {"units": [f"{layer}{suffix}"]})
+            assert n_saved == n_parameters - count_parameters(cut), (kind, layer)
+
+
+# It keeps its cache in its layers, where it cannot be counted.
+CACHING_FAMILIES = [name for name in UNUSUAL_FAMILIES if name != "recurrent_gemma"]
+
+
+@pytest.mark.parametrize("family", CACHING_FAMILIES)
+def test_caches_are_those_of_models_that_really_run(family: str, tmp_path: Path) -> None:
+    model = configurations.model(family).eval()
+    model.save_pretrained(tmp_path)
     with torch.no_grad():
-        cache = getattr(model(tiny.tokens(1, CONTEXT), use_cache=True), "past_key_values", None)
-    if cache is not None:  # recurrent_gemma keeps it in its layers
-        held = [
-            0 if getattr(layer, "keys", None) is None else layer.keys.numel() + layer.values.numel()
-            for layer in cache.layers
-        ]
-        assert held == [found.cached_numbers * min(CONTEXT, n) for n in found.cached_tokens]
-        # Of the whole context, which the default of 4,096 tokens exceeds.
-        weights = 4 * parameters_of(model)
-        assert found.amounts("memory", 4096)[0] == weights + sum(
-            4 * found.cached_numbers * min(configurations.CONTEXT, n) for n in found.cached_tokens
-        )
+        cache = model(tiny.tokens(1, CONTEXT), use_cache=True).past_key_values
+    cached_numbers = []
+    for layer in cache.layers:
+        if getattr(layer, "keys", None) is None:
+            cached_numbers.append(0)
+        else:
+            cached_numbers.append(layer.keys.numel() + layer.values.numel())
 
+    counted = sizes.count_sizes(manifest.load_skeleton(tmp_path, family, False), 4)
 
-@pytest.mark.parametrize("family", ["gpt2", "gptj", "codegen", "gpt_bigcode"])
-def test_a_size_between_those_at_the_context_and_beyond_it_is_allowed(
-    family: str, root: Path
-) -> None:
-    """The cache of 4,096 tokens would be many times that of the 128 that the model takes."""
-    model = configurations.model(family)
-    model.save_pretrained(root / "tiny")
-    (root / "tiny/tokenizer.json").write_text("{}")
-    config = study(root, {"memory": f"{2 * parameters_of(model) / 1e3:.0f}KB"})
-    (removed,) = counts(config)
-    with pytest.raises(LaminaError, match="leaves 'tiny' as it is"):
-        study(root, {"memory": "1MB"})
-    assert 0 < removed < DEPTH
+    per_token = counted.cached_numbers
+    assert cached_numbers == [per_token * min(CONTEXT, n) for n in counted.cached_tokens]
+    # The default of 4,096 tokens exceeds the context of the model.
+    longest = [per_token * min(configurations.CONTEXT, n) for n in counted.cached_tokens]
+    n_bytes, _ = counted.amounts("memory", 4096)
+    assert n_bytes == 4 * (count_parameters(model) + sum(longest))
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    saved("gemma3_text", tmp_path / "tiny")
+    """A workplace with a tiny Gemma 3."""
+    save_model("gemma3_text", tmp_path / "tiny")
     return write_model_and_data(tmp_path)
 
 
-def study(root: Path, *removed: Any, **changes: Any) -> Configuration:
-    """A study of the tiny model, chosen by the selectors of a small configuration."""
-    raw: RawConfig = minimal_config()
+def configure_raw(removed: list[Any], **study: Any) -> RawConfig:
+    """One study of the tiny model in bfloat16."""
+    raw = minimal_config()
     raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
-    own = {
+    sized = {
         "models": ["tiny"],
         "calibrations": ["recall"],
         "selectors": ["accuracy"],
-        "removed": list(removed),
+        "removed": removed,
     }
-    return load.load_configuration(set_key(raw, "studies", {"sized": own | changes}), root)
+    return set_key(raw, "studies", {"sized": sized | study})
 
 
-def counts(config: Configuration) -> list[int]:
-    return [variant.removed for variant in requests.list_variants(config)]
+def configure(root: Path, *removed: Any, **study: Any) -> Configuration:
+    return load_configuration(configure_raw(list(removed), **study), root)
 
 
-def measured(what: str, removed: list[str]) -> float:
-    """Bytes with a cache of CONTEXT tokens, or parameters, of the model without some layers, as it really is."""
-    model = materialise(tiny.model("gemma3_text"), {"units": removed} if removed else None)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    if what == "parameters":
-        return parameters
+def list_sizes(configuration: Configuration) -> list[int]:
+    return [variant.removed for variant in requests.list_variants(configuration)]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gptj", "codegen", "gpt_bigcode"])
+def test_a_cache_longer_than_the_context_makes_no_size_reachable(family: str, root: Path) -> None:
+    """A cache of 4,096 tokens would be many times that of the 128 that the model takes."""
+    model = configurations.model(family)
+    model.save_pretrained(root / "tiny")
+    kilobytes = 2 * count_parameters(model) / 1e3
+
+    [removed] = list_sizes(configure(root, {"memory": f"{kilobytes:.0f}KB"}))
+
+    assert 0 < removed < N_LAYERS
+    with pytest.raises(LaminaError, match="leaves 'tiny' as it is"):
+        configure(root, {"memory": "1MB"})
+
+
+def measure_parameters(removed: list[str]) -> float:
+    """Parameters of the tiny model that is really cut."""
+    return count_parameters(cut_gemma(removed))
+
+
+def measure_memory(removed: list[str]) -> float:
+    """Bytes in bfloat16 of the tiny model that is really cut, with a cache of CONTEXT tokens."""
+    model = cut_gemma(removed)
     with torch.no_grad():
         cache = model(tiny.tokens(1, CONTEXT), use_cache=True).past_key_values
+    lengths = [layer.keys.shape[-2] for layer in cache.layers]
     # A window of six keeps five between two tokens, and has six while it reads one.
-    held = sum(
-        (layer.keys.shape[-2] + (layer.keys.shape[-2] == 5)) * 2 * 2 * 8 for layer in cache.layers
-    )
-    return 2 * (parameters + held)
+    n_tokens = sum(6 if length == 5 else length for length in lengths)
+    return 2 * (count_parameters(model) + CACHED_PER_TOKEN * n_tokens)
 
 
-@pytest.mark.parametrize("what", ["memory", "parameters"])
-def test_the_fewest_layers_go_with_which_every_plan_of_that_size_fits(
-    what: str, root: Path
+def cut_gemma(removed: list[str]) -> Any:
+    return materialise(tiny.model("gemma3_text"), {"units": removed} if removed else None)
+
+
+MEASURES = {"memory": (measure_memory, "KB"), "parameters": (measure_parameters, "K")}
+
+
+@pytest.mark.parametrize("n_removed", [1, 2, 3])
+@pytest.mark.parametrize("kind", MEASURES)
+def test_the_fewest_layers_are_removed_with_which_every_plan_fits(
+    kind: str, n_removed: int, root: Path
 ) -> None:
-    # Layers 0, 2 and 4 have the small caches, and a plan may take these.
-    left = [measured(what, units) for units in ([], ["0"], ["0", "2"], ["0", "2", "4"])]
-    unit = "KB" if what == "memory" else "K"
-    for gone in (1, 2, 3):
-        for limit, expected in (
-            (left[gone], gone),
-            (left[gone] + 1, gone),
-            (left[gone] - 1, gone + 1),
-        ):
-            config = study(root, {what: f"{limit / 1e3:.3f}{unit}", "context": CONTEXT})
-            assert counts(config) == [expected]
-    share = 100 * left[2] / left[0]
-    assert counts(study(root, {what: f"{share + 0.01:.4f}%", "context": CONTEXT})) == [2]
-    assert counts(study(root, {what: f"{share - 0.01:.4f}%", "context": CONTEXT})) == [3]
+    measure, unit = MEASURES[kind]
+    # These layers have the small caches, and a plan may remove them.
+    size = measure(["0", "2", "4"][:n_removed])
+    expected_sizes = {size: n_removed, size + 1: n_removed, size - 1: n_removed + 1}
+
+    for limit, expected in expected_sizes.items():
+        removed = {kind: f"{limit / 1e3:.3f}{unit}", "context": CONTEXT}
+        assert list_sizes(configure(root, removed)) == [expected]
 
 
-def test_each_form_is_a_number_of_units_said_with_what_is_left(root: Path) -> None:
-    attention, mlp, _, norms, beside, _ = SHAPES["gemma3_text"]
-    layer = attention + mlp + norms
-    cached = [2 * 2 * 8 * held for held in (6, 6, 6, CONTEXT, CONTEXT)]
-    whole, read = 5 * layer + beside, 5 * layer + sum(cached) + WORDS * C
-    # Two layers by a number, by a share of the layers, of the parameters and of the time: one plan.
-    forms = [2, "40%", {"parameters": "70%"}, {"latency": "72%", "context": CONTEXT}]
-    assert counts(study(root, *forms)) == [2]
-    config = study(
-        root,
-        {"parameters": "90%"},
-        {"latency": "90%", "context": CONTEXT},
-        selectors=["accuracy", "heads"],
-    )
-    assert counts(config) == [1, 2]
-    expected = []
-    for what, of, held in (
-        ("parameters", whole, [0, 0]),
-        (f"time of a token at {CONTEXT}", read, cached),
-    ):
-        shown = not held[0]
-        guess = "" if shown else " by an estimate from shapes"
-        lost_by = (
-            ("1 of 5 layers", layer + held[0]),
-            ("2 of 5 attention sub-layers", 2 * attention + sum(held[:2])),
-        )
-        for gone, lost in lost_by:
-            amounts = f"{(of - lost) / 1e3:.3g} of {of / 1e3:.3g} K, " if shown else ""
-            told = f"{amounts}{100 * (of - lost) / of:.3g} %{guess}."
-            expected.append(f"tiny, 90% of the {what}: without {gone}, at most {told}")
-    assert requests.describe_sizes(config) == expected
-    assert load.load_configuration(copy.deepcopy(config.plain()), root) == config
+@pytest.mark.parametrize("kind", MEASURES)
+def test_a_share_of_the_model_is_a_size(kind: str, root: Path) -> None:
+    measure, _ = MEASURES[kind]
+    percent = 100 * measure(["0", "2"]) / measure([])
+
+    fits = {kind: f"{percent + 0.01:.4f}%", "context": CONTEXT}
+    too_small = {kind: f"{percent - 0.01:.4f}%", "context": CONTEXT}
+
+    assert list_sizes(configure(root, fits)) == [2]
+    assert list_sizes(configure(root, too_small)) == [3]
 
 
-def weights_of(removed: frozenset[str]) -> float:
-    """Bytes of the weights of the tiny model in bfloat16 without some sub-layers, really cut."""
-    model = materialise(tiny.model("gemma3_text"), {"units": sorted(removed)} if removed else None)
-    return 2 * sum(parameter.numel() for parameter in model.parameters())
+def test_forms_of_one_size_are_one_plan(root: Path) -> None:
+    """Two layers: by number, by shares of the layers, of the parameters and of the time."""
+    by_time = {"latency": "72%", "context": CONTEXT}
+
+    assert list_sizes(configure(root, 2, "40%", {"parameters": "70%"}, by_time)) == [2]
 
 
-@pytest.mark.parametrize("order", [["half", "mostly_attention"], ["mostly_attention", "half"]])
-def test_a_size_is_kept_by_every_selector_of_a_study(order: list[str], root: Path) -> None:
-    """Two selectors whose sub-layers count by other costs need other numbers of units for the same bytes."""
-    costs = {"half": 0.5, "mostly_attention": 0.9}
-    raw: RawConfig = minimal_config()
-    raw["models"]["tiny"] = {"source": "tiny", "dtype": "bfloat16"}
-    chosen = {"metric": "perplexity", "strategy": "iterative", "units": "both"}
-    for name, cost in costs.items():
-        raw["selectors"][name] = chosen | {"cost": cost}
-    study = {"models": ["tiny"], "calibrations": ["recall"], "selectors": order}
-    whole = weights_of(frozenset())
-    limit = 0.76 * whole
-    study["removed"] = [{"memory": f"{limit / 1e3:.3f}KB", "context": 1}]
-    config = load.load_configuration(set_key(raw, "studies", {"sized": study}), root)
-    counts = {v.selector: v.removed for v in requests.list_variants(config) if v.model == "tiny"}
-    assert counts["half"] < counts["mostly_attention"]
-
-    # By brute force: the set of sub-layers that saves least of those that count enough.
-    units = all_units(DEPTH, "both")
-    saved = {unit: whole - weights_of(frozenset({unit})) for unit in units}
-    cache = 2 * 2 * 2 * 8  # of one token in a layer, in bytes; it goes with the attention
-    for name, cost in costs.items():
-        price = {unit: cost if unit.endswith("attention") else 1 - cost for unit in units}
-        sets = [frozenset(s) for n in range(len(units)) for s in combinations(units, n)]
-        enough = [s for s in sets if sum(price[u] for u in s) >= counts[name] - 1e-9]
-        lost = [sum(saved[u] + cache * u.endswith("attention") for u in s) for s in enough]
-        assert whole + DEPTH * cache - min(lost) <= limit
-    told = requests.describe_sizes(config)
-    assert len(told) == 2 and all(f" by {name}: without" in " ".join(told) for name in costs)
+@pytest.fixture
+def two_sizes(root: Path) -> Configuration:
+    """90 % of the parameters and of the time, by layers and by attentions."""
+    by_time = {"latency": "90%", "context": CONTEXT}
+    selectors = ["accuracy", "heads"]
+    return configure(root, {"parameters": "90%"}, by_time, selectors=selectors)
 
 
-REFUSED = [
-    (
-        {"parameters": "10%"},
-        "10% of the parameters cannot be reached",
-        "without them up to 9.9 of 41.2 K, 24 % are left",
-    ),
-    (
-        {"parameters": "50M"},
-        "leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)",
-        "Write a smaller size.",
-    ),
-    ({"memory": "6"}, "{'memory': '6'} is not allowed", "{memory: 6GB}"),
-    ({"memory": "6GB", "latency": "50%"}, "is not allowed", "{latency: 80%}"),
-    ({"latency": "5B"}, "is not allowed", "{latency: 80%}"),
-    ({"weight": "50%"}, "is not allowed", "{parameters: 75%}"),
-]
+def test_a_size_is_described_by_what_is_left_of_it(two_sizes: Configuration) -> None:
+    # Two layers of the small caches, of one layer and of two attentions.
+    cache = CACHED_PER_TOKEN * 6
+    numbers_read = N_LAYERS * GEMMA.layer + sum(GEMMA.cached_numbers) + EMBEDDING
+    left = {
+        "parameters without a layer": GEMMA.model - GEMMA.layer,
+        "parameters without attentions": GEMMA.model - 2 * GEMMA.attention,
+        "time without a layer": numbers_read - GEMMA.layer - cache,
+        "time without attentions": numbers_read - 2 * (GEMMA.attention + cache),
+    }
+
+    lines = requests.describe_sizes(two_sizes)
+
+    def describe_parameters(n_left: int) -> str:
+        thousands = f"{n_left / 1e3:.3g} of {GEMMA.model / 1e3:.3g} K"
+        return f"{thousands}, {100 * n_left / GEMMA.model:.3g} %."
+
+    def describe_time(n_left: int) -> str:
+        return f"{100 * n_left / numbers_read:.3g} % by an estimate from shapes."
+
+    of_parameters = "tiny, 90% of the parameters: without"
+    of_time = f"tiny, 90% of the time of a token at {CONTEXT}: without"
+    by_layers = "1 of 5 layers, at most"
+    by_attentions = "2 of 5 attention sub-layers, at most"
+    assert lines == [
+        f"{of_parameters} {by_layers} {describe_parameters(left['parameters without a layer'])}",
+        f"{of_parameters} {by_attentions} "
+        + describe_parameters(left["parameters without attentions"]),
+        f"{of_time} {by_layers} {describe_time(left['time without a layer'])}",
+        f"{of_time} {by_attentions} {describe_time(left['time without attentions'])}",
+    ]
 
 
-def test_a_size_that_cannot_be_is_refused_with_the_numbers(root: Path) -> None:
-    for entry, *words in REFUSED:
-        with pytest.raises(LaminaError, match=r"^studies[.]sized[.]removed") as caught:
-            study(root, 1, entry)
-        assert [word for word in words if word not in str(caught.value)] == []
+def test_a_configuration_with_its_sizes_counted_is_the_same(
+    two_sizes: Configuration, root: Path
+) -> None:
+    assert load_configuration(copy.deepcopy(two_sizes.plain()), root) == two_sizes
+
+
+def measure_weights(removed: frozenset[str]) -> float:
+    """Bytes of the weights in bfloat16 of the tiny model that is really cut."""
+    return 2 * count_parameters(cut_gemma(sorted(removed)))
+
+
+ATTENTION_COSTS = {"half": 0.5, "mostly_attention": 0.9}
+
+
+@pytest.fixture(params=["half first", "half last"])
+def two_costs(request: pytest.FixtureRequest, root: Path) -> Configuration:
+    """76 % of the weights, by two selectors whose sub-layers count by different costs."""
+    order = sorted(ATTENTION_COSTS, reverse=request.param == "half last")
+    limit = 0.76 * measure_weights(frozenset())
+    removed = {"memory": f"{limit / 1e3:.3f}KB", "context": 1}
+    raw = configure_raw([removed], selectors=order)
+    for name, cost in ATTENTION_COSTS.items():
+        raw["selectors"][name] = {
+            "metric": "perplexity",
+            "strategy": "iterative",
+            "units": "both",
+            "cost": cost,
+        }
+    return load_configuration(raw, root)
+
+
+def test_a_size_is_kept_by_every_selector_of_a_study(two_costs: Configuration) -> None:
+    """By brute force: the set of sub-layers that saves least of those that count enough."""
+    model_bytes = measure_weights(frozenset())
+    token_bytes = 2 * CACHED_PER_TOKEN  # in one layer; removed with its attention
+    units = all_units(N_LAYERS, "both")
+    saved_bytes = {unit: model_bytes - measure_weights(frozenset({unit})) for unit in units}
+    for unit in units:
+        if unit.endswith("attention"):
+            saved_bytes[unit] += token_bytes
+    n_removed = {
+        variant.selector: variant.removed
+        for variant in requests.list_variants(two_costs)
+        if variant.model == "tiny"
+    }
+
+    assert n_removed["half"] < n_removed["mostly_attention"]
+    for selector, attention_cost in ATTENTION_COSTS.items():
+        least_saved = model_bytes
+        for n_units in range(len(units)):
+            for unit_set in combinations(units, n_units):
+                n_attentions = sum(unit.endswith("attention") for unit in unit_set)
+                n_mlps = n_units - n_attentions
+                worth = n_attentions * attention_cost + n_mlps * (1 - attention_cost)
+                if worth >= n_removed[selector] - 1e-9:
+                    least_saved = min(least_saved, sum(saved_bytes[unit] for unit in unit_set))
+        largest = model_bytes + N_LAYERS * token_bytes - least_saved
+        assert largest <= 0.76 * model_bytes
+
+
+def test_sizes_of_selectors_with_different_costs_are_described_apart(
+    two_costs: Configuration,
+) -> None:
+    lines = requests.describe_sizes(two_costs)
+
+    assert len(lines) == 2
+    assert " by half: without" in "".join(lines)
+    assert " by mostly_attention: without" in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("removed", "words"),
+    [
+        (
+            {"parameters": "10%"},
+            [
+                "10% of the parameters cannot be reached",
+                "without them up to 9.9 of 41.2 K, 24 % are left",
+            ],
+        ),
+        (
+            {"parameters": "50M"},
+            ["leaves 'tiny' as it is (41.2 of 41.2 K, 100 %)", "Write a smaller size."],
+        ),
+        ({"memory": "6"}, ["{'memory': '6'} is not allowed", "{memory: 6GB}"]),
+        ({"memory": "6GB", "latency": "50%"}, ["is not allowed", "{latency: 80%}"]),
+        ({"latency": "5B"}, ["is not allowed", "{latency: 80%}"]),
+        ({"weight": "50%"}, ["is not allowed", "{parameters: 75%}"]),
+    ],
+)
+def test_a_size_that_cannot_be_is_refused_with_the_numbers(
+    root: Path, removed: RawConfig, words: list[str]
+) -> None:
+    with pytest.raises(LaminaError, match=r"^studies\.sized\.removed") as caught:
+        configure(root, 1, removed)
+
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_size_in_memory_of_a_model_that_is_not_on_disk_is_refused(root: Path) -> None:
     with pytest.raises(LaminaError, match="shapes of 'hub', which are read from a folder"):
-        study(root, {"memory": "6GB"}, models=["hub"])
+        configure(root, 1, {"memory": "6GB"}, models=["hub"])
 
 
 def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
-    raw = minimal_config()
+    by_time = {"latency": "50%", "context": 64}
+    raw = configure_raw(
+        [1, {"parameters": "90%"}, {"memory": "70%"}, by_time],
+        repairs=["none", "ghost"],
+        healings=["none", "lora"],
+    )
     raw["models"] = {"tiny": {"source": "tiny"}}
-    removed = [1, {"parameters": "90%"}, {"memory": "70%"}, {"latency": "50%", "context": 64}]
-    raw["studies"] = {"sized": raw["studies"]["prune"] | {"models": ["tiny"], "removed": removed}}
     (root / "sized.yaml").write_text(yaml.safe_dump(raw))
     (root / "resources").symlink_to(ROOT / "resources")
-    command = [
-        sys.executable,
-        "-m",
-        "snakemake",
-        "-n",
-        "--cores",
-        "2",
-        "--snakefile",
-        str(ROOT / "Snakefile"),
-    ]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [*command, "--configfile", "sized.yaml"],
+    snakefile = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "sized.yaml"]
+
+    process = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--cores", "2", *snakefile],
         cwd=root,
-        env=environment,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    healed = re.findall(r"results/adapters/tiny/recall/accuracy/removed=(\d+)/", done.stdout)
-    expected = {
-        variant.removed for variant in requests.list_variants(load.load_configuration(raw, root))
-    }
-    assert {int(size) for size in healed} == expected == {1, 2, 3}
+
+    assert process.returncode == 0, process.stdout + process.stderr
+    adapter = r"results/adapters/tiny/recall/accuracy/removed=(\d+)/"
+    healed_sizes = {int(size) for size in re.findall(adapter, process.stdout)}
+    assert healed_sizes == {1, 2, 3}
+    assert healed_sizes == set(list_sizes(load_configuration(raw, root)))
