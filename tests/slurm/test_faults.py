@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.study import until
+from tests.faults.study import wait_until
 from tests.slurm.cluster import QUICK, Clone, SlurmJob
 from tests.slurm.tables import differences
 
@@ -120,7 +120,7 @@ def held(made: Clone) -> subprocess.Popen[str]:
     made.inject("sweep_units.py", HELD)
     (made.folder / "faults/hold").touch()
     driver = made.driver("relevance")
-    until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2)
+    wait_until(lambda: len(list((made.folder / "faults").glob("at-work-*"))) == 2)
     return driver
 
 
