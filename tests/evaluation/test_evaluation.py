@@ -29,12 +29,12 @@ from tests import ROOT
 from tests.given import tiny
 from tests.given.tasks import evaluate_with_lm_eval, make_task
 
-N_QUESTIONS = 40
+N_QUESTIONS = 24
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty questions with choices of one to three words."""
+    """Questions with choices of one to three words."""
     path = tmp_path_factory.mktemp("task") / "questions.jsonl"
     generator = random.Random(0)
     lines = []
@@ -272,14 +272,18 @@ def test_variants_of_the_same_structure_are_timed_once() -> None:
     base = tiny.model()
     one_run = {"units": ["1", "2"]}
     two_runs = {"units": ["1", "3"]}
-    zeros = Patch(torch.zeros(32, 32))
-    ones = Patch(torch.ones(32, 32))
+
+    def constant_patch(value: float) -> Patch:
+        return Patch(torch.full((32, 32), value))
+
     variants = {
         "bare": materialise(base, one_run),
         "bare, two runs": materialise(base, two_runs),
-        "patched": materialise(base, one_run, {(1, 3): zeros}),
-        "patched with ones": materialise(base, one_run, {(1, 3): ones}),
-        "patched twice": materialise(base, two_runs, {(1, 2): ones, (3, 4): ones}),
+        "patched": materialise(base, one_run, {(1, 3): constant_patch(0)}),
+        "patched with ones": materialise(base, one_run, {(1, 3): constant_patch(1)}),
+        "patched twice": materialise(
+            base, two_runs, {(1, 2): constant_patch(1), (3, 4): constant_patch(1)}
+        ),
         "without mlps": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
         "without attentions": materialise(base, {"units": ["1.attention", "2.attention"]}),
     }
