@@ -242,7 +242,7 @@ ODD_FOLDERS: dict[str, Callable[[Path], None]] = {
 
 
 def expected_numbers(folder: Path) -> dict[str, Any]:
-    """Plain transformers' losses with all layers and without one, and its share of right answers."""
+    """Losses of plain transformers with all layers and without one, and its right answers."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, return_dict=True)
     # Keys of config.json that change only what a call returns are reset.
     model.config.output_hidden_states = False

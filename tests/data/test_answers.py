@@ -1,4 +1,4 @@
-"""The right answers of a task are held against the rules of a file of questions, before any pass."""
+"""The right answers of a task obey the rules of a file of questions, or are refused."""
 
 import json
 from pathlib import Path

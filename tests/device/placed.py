@@ -149,8 +149,8 @@ class Placed(torch.Tensor):
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
-            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
-            "tensor to host memory first."
+            f"can't convert {self.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
     def __getitem__(self, index: Any) -> torch.Tensor:
@@ -490,7 +490,7 @@ def tensor_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def make_on_host_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A function like `torch.tensor` that makes its tensor on the host, and sends it to a device."""
+    """A function like `torch.tensor` that makes its tensor on the host and sends it on."""
 
     def make_and_send(
         values: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any

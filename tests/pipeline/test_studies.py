@@ -1,4 +1,4 @@
-"""Every kind of study of docs/start.md in a real run, and the papers' configurations in dry ones."""
+"""Every kind of study of docs/start.md in a real run, and the papers' in dry ones."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ N_LAYERS = 12
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A run of tests/configs/studies.yaml with checkpoints of a short training, up to its figures."""
+    """A run of tests/configs/studies.yaml with checkpoints of a training, up to its figures."""
     project = copy_project(tmp_path_factory.mktemp("studies"), "tests/configs/studies.yaml")
     train_reference(project)
     trained = {"source": "trained/checkpoints/step{checkpoint}", "checkpoints": [2, 30]}
