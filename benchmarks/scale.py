@@ -380,9 +380,9 @@ def _devices(gibibytes: int | None) -> AbstractContextManager[object]:
         return nullcontext()
     sys.path.append(str(Path(__file__).parents[1]))
     from tests.device.placed import GIB
-    from tests.device.pretended import pretended
+    from tests.device.pretended import pretend_devices
 
-    return pretended(gibibytes * GIB)
+    return pretend_devices(gibibytes * GIB)
 
 
 if __name__ == "__main__":

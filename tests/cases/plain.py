@@ -1,4 +1,4 @@
-"""What a person counts on a model: plain transformers, one text at a time, nothing of lamina."""
+"""Numbers of a model by plain transformers, one text at a time, with nothing of lamina."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def token_losses(model: Any, token_ids: Sequence[int]) -> list[float]:
 def count_texts(
     model: Any, tokenizer: Any, texts: Sequence[str], length: int | None
 ) -> dict[str, float]:
-    """Facts of a calibration, or of a perplexity, of these texts; `length` is the most tokens of one."""
+    """Facts of a calibration, or of a perplexity, of texts with at most `length` tokens each."""
     sequences = [tokenizer(text)["input_ids"][:length] for text in texts]
     losses = [loss for sequence in sequences for loss in token_losses(model, sequence)]
     return {
@@ -37,26 +37,32 @@ def count_texts(
     }
 
 
+def choice_log_likelihood(model: Any, tokenizer: Any, query: str, choice: str) -> float:
+    """Of a choice after the question and a blank."""
+    n_context = len(tokenizer(query)["input_ids"])
+    token_ids = tokenizer(f"{query} {choice}")["input_ids"]
+    return -sum(token_losses(model, token_ids)[n_context - 1 :])
+
+
 def count_questions(model: Any, tokenizer: Any, questions: Sequence[Question]) -> dict[str, float]:
-    """Facts of a calibration, or of a task, of these questions; the choice follows a blank."""
-    right_by_sum = []
-    right_by_character = []
+    """Facts of a calibration, or of a task, of these questions."""
+    n_right = 0
+    n_right_per_character = 0
     for question in questions:
         gold = question["gold"]
-        golds = gold if isinstance(gold, list) else [gold]
+        right_choices = gold if isinstance(gold, list) else [gold]
         scores = []
+        scores_per_character = []
         for choice in question["choices"]:
-            n_context = len(tokenizer(question["query"])["input_ids"])
-            whole = tokenizer(f"{question['query']} {choice}")["input_ids"]
-            scores.append(-sum(token_losses(model, whole)[n_context - 1 :]))
-        by_character = [
-            score / len(choice) for score, choice in zip(scores, question["choices"], strict=True)
-        ]
-        right_by_sum.append(scores.index(max(scores)) in golds)
-        right_by_character.append(by_character.index(max(by_character)) in golds)
+            score = choice_log_likelihood(model, tokenizer, question["query"], choice)
+            scores.append(score)
+            scores_per_character.append(score / len(choice))
+        n_right += scores.index(max(scores)) in right_choices
+        best_per_character = scores_per_character.index(max(scores_per_character))
+        n_right_per_character += best_per_character in right_choices
     return {
         "n_samples": len(questions),
-        "accuracy": sum(right_by_sum) / len(questions),
-        "acc": sum(right_by_sum) / len(questions),
-        "acc_norm": sum(right_by_character) / len(questions),
+        "accuracy": n_right / len(questions),
+        "acc": n_right / len(questions),
+        "acc_norm": n_right_per_character / len(questions),
     }

@@ -5,23 +5,25 @@ Folders in `valid` look odd and are right: none of them may be refused. `case.ya
 about
     What the input is, in a sentence.
 config
-    A configuration, or the sections of one that matter. `resources/reference` is the embedded model. A text is the name
-    of a configuration file among the files, which is then read as a user wrote it.
+    A configuration, or the sections of one that matter. `resources/reference` is the embedded
+    model. A text is the name of a configuration file among the files, which is then read as a user
+    wrote it.
 files
-    Files to write, by path. A text is written as it is, a mapping as YAML (as JSON under a name in .json), and a list
-    as JSON lines, or as the rows of a .json, .csv, .tsv or .parquet file. A name that ends in .gz is compressed. Other
-    files of the folder are copied. A folder `model` becomes a model: the embedded one with these files over it.
+    Files to write, by path. A text is written as it is, a mapping as YAML (as JSON under a name in
+    .json), and a list as JSON lines, or as the rows of a .json, .csv, .tsv or .parquet file. A name
+    that ends in .gz is compressed. Other files of the folder are copied. A folder `model` becomes a
+    model: the embedded one with these files over it.
 encodings
     How texts are encoded that are not UTF-8, by path.
 settings
-    What stands otherwise in model/config.json.
+    Keys of model/config.json that differ from the embedded model's.
 expected
-    `refused`: what the message says (a regular expression). Or numbers: `calibrations` by name, with facts of the
-    calibration, the `accuracy` of the model on it and its summed `loss`; `benchmarks` by name, with metrics, `n_cut`
-    and `n_samples`.
+    `refused`: what the message says (a regular expression). Or numbers: `calibrations` by name,
+    with facts of the calibration, the `accuracy` of the model on it and its summed `loss`;
+    `benchmarks` by name, with metrics, `n_cut` and `n_samples`.
 meant
-    What a person reads in the files, by calibration or benchmark: a list of texts, or of questions. `plain.py` counts
-    the numbers on it with plain transformers, and they must be lamina's.
+    What a person reads in the files, by calibration or benchmark: a list of texts, or of questions.
+    `plain.py` counts the numbers on it with plain transformers, and they must be lamina's.
 """
 
 import csv
@@ -50,7 +52,7 @@ from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Hub, Text
 from lamina_workflow.checks import load
-from lamina_workflow.config import text as config_text
+from lamina_workflow.config import text
 from lamina_workflow.config.configuration import Configuration
 from tests import ROOT
 from tests.cases import plain
@@ -79,11 +81,11 @@ def table_bytes(suffix: str, rows: list[Any]) -> bytes:
         pq.write_table(pa.Table.from_pylist(rows), stream)
         return stream.getvalue()
     if suffix in (".csv", ".tsv"):
-        text = io.StringIO()
-        writer = csv.DictWriter(text, rows[0], delimiter="," if suffix == ".csv" else "\t")
+        table = io.StringIO()
+        writer = csv.DictWriter(table, rows[0], delimiter="," if suffix == ".csv" else "\t")
         writer.writeheader()
         writer.writerows(rows)
-        return text.getvalue().encode()
+        return table.getvalue().encode()
     return "\n".join(json.dumps(row) for row in rows).encode()
 
 
@@ -96,7 +98,8 @@ def write_file(path: Path, content: Any, encoding: str) -> None:
     elif isinstance(content, str):
         data = content.encode(encoding)
     else:
-        data = (json.dumps(content) if suffix == ".json" else yaml.safe_dump(content)).encode()
+        dump = json.dumps if suffix == ".json" else yaml.safe_dump
+        data = dump(content).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(data) if is_compressed else data)
 
@@ -121,15 +124,18 @@ def write_case(name: str, case: dict[str, Any], root: Path) -> None:
         write_file(root / path, content, case.get("encodings", {}).get(path, "utf-8"))
 
 
-def completed(config: dict[str, Any]) -> dict[str, Any]:
+def complete_config(sections: dict[str, Any]) -> dict[str, Any]:
     """A whole configuration: a study of everything that the sections name."""
-    config = {"models": {"reference": {"source": "resources/reference"}}} | config
-    study = {
-        "models": sorted(config["models"]),
-        "calibrations": sorted(config.get("calibrations", {})),
-    }
-    if "studies" not in config and study["calibrations"]:
-        config["studies"] = {"maps": study | {"metrics": ["cosine"], "units": "layer"}}
+    config = {"models": {"reference": {"source": "resources/reference"}}} | sections
+    calibrations = sorted(config.get("calibrations", {}))
+    if "studies" not in config and calibrations:
+        study = {
+            "models": sorted(config["models"]),
+            "calibrations": calibrations,
+            "metrics": ["cosine"],
+            "units": "layer",
+        }
+        config["studies"] = {"maps": study}
     return config
 
 
@@ -138,11 +144,11 @@ def measure_calibrations(
 ) -> Numbers:
     numbers: Numbers = {}
     for name, entry in config.calibrations.items():
-        made = prepare_calibration(name, entry, manifest, root, config.parts(name))
-        rows = sweep_units(model, made.samples, []).rows(["none"])
+        calibration = prepare_calibration(name, entry, manifest, root, config.parts(name))
+        rows = sweep_units(model, calibration.samples, []).rows(["none"])
         accuracy = sum(row["correct"] for row in rows) / len(rows)
         loss = sum(row["nll"] for row in rows)
-        numbers[name] = made.facts | {"accuracy": accuracy, "loss": loss}
+        numbers[name] = calibration.facts | {"accuracy": accuracy, "loss": loss}
     return numbers
 
 
@@ -150,19 +156,19 @@ def measure_benchmarks(
     config: Configuration, manifest: dict[str, Any], model: Any, root: Path
 ) -> Numbers:
     tokenizer = load_tokenizer(manifest)
+    style = Style.of(manifest)
     numbers: Numbers = {}
-    for name, task in config.benchmarks.tasks.items():
-        loaded = lm_tasks.load_task(
-            name, root, task.num_fewshot, task.choices, trust_code=task.trust_code
+    for name, options in config.benchmarks.tasks.items():
+        task = lm_tasks.load_task(
+            name, root, options.num_fewshot, options.choices, trust_code=options.trust_code
         )
-        lm_tasks.test_documents(loaded, task.limit)
-        style = Style.of(manifest)
-        rows = (
-            TaskBenchmark(loaded, model, tokenizer, task.limit, style).score(model, "base").metrics
-        )
+        lm_tasks.test_documents(task, options.limit)
+        benchmark = TaskBenchmark(task, model, tokenizer, options.limit, style)
+        rows = benchmark.score(model, "base").metrics
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
-    for name, text in config.benchmarks.perplexity.items():
-        score = perplexity.open_benchmark(name, perplexity_texts(text, root), tokenizer, text)
+    for name, entry in config.benchmarks.perplexity.items():
+        texts = perplexity_texts(entry, root)
+        score = perplexity.open_benchmark(name, texts, tokenizer, entry)
         rows, _ = score(model, "base", Together(model, {}))
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     return numbers
@@ -173,26 +179,26 @@ def count_meant(
 ) -> dict[str, Numbers]:
     """The numbers of what a person reads in the files, by section and entry."""
     tokenizer = load_tokenizer(manifest)
-    counted: dict[str, Numbers] = {}
+    numbers: dict[str, Numbers] = {}
     for section, entries in case.get("meant", {}).items():
-        counted[section] = {}
+        numbers[section] = {}
         for name, documents in entries.items():
             if isinstance(documents[0], dict):
-                counted[section][name] = plain.count_questions(model, tokenizer, documents)
+                numbers[section][name] = plain.count_questions(model, tokenizer, documents)
             else:
                 entry = config.calibrations.get(name)
                 length = entry.length if isinstance(entry, Text | Hub) else None
-                counted[section][name] = plain.count_texts(model, tokenizer, documents, length)
-    return counted
+                numbers[section][name] = plain.count_texts(model, tokenizer, documents, length)
+    return numbers
 
 
-def assert_numbers(found: dict[str, Numbers], expected: dict[str, Numbers]) -> None:
-    """Compare the expected numbers with what lamina found."""
+def assert_numbers(measured: dict[str, Numbers], expected: dict[str, Numbers]) -> None:
+    """Compare the expected numbers with what lamina measured."""
     for section, entries in expected.items():
         for entry, numbers in entries.items():
             for key, value in numbers.items():
-                measured = found[section][entry][key]
-                assert measured == pytest.approx(value, rel=1e-4), (section, entry, key)
+                measured_value = measured[section][entry][key]
+                assert measured_value == pytest.approx(value, rel=1e-4), (section, entry, key)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -202,14 +208,14 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
     expected = case.get("expected", {})
     try:
-        raw = case["config"]
-        if isinstance(raw, str):
-            raw = config_text.read_configuration(raw)
-        config = load.load_configuration(completed(raw), tmp_path)
+        sections = case["config"]
+        if isinstance(sections, str):
+            sections = text.read_configuration(sections)
+        config = load.load_configuration(complete_config(sections), tmp_path)
         for model_name, entry in config.models.items():
             manifest = describe_model(model_name, entry, tmp_path / entry.source)
             model = load_model(manifest)
-            found = {
+            measured = {
                 "calibrations": measure_calibrations(config, manifest, model, tmp_path),
                 "benchmarks": measure_benchmarks(config, manifest, model, tmp_path),
             }
@@ -218,18 +224,17 @@ def test_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(LaminaError, match=expected["refused"]):
             raise
         return
-    assert "refused" not in expected, f"it is not refused, and gives {found}"
-    assert_numbers(found, expected)
+    assert "refused" not in expected, f"it is not refused, and gives {measured}"
+    assert_numbers(measured, expected)
     for section, entries in count_meant(case, config, manifest, model).items():
         for entry_name, counted in entries.items():
-            measured = found[section][entry_name]
-            shared = {key: value for key, value in counted.items() if key in measured}
-            assert len(shared) >= 2, (section, entry_name, measured)
-            assert_numbers(found, {section: {entry_name: shared}})
+            measured_keys = measured[section][entry_name].keys()
+            shared = {key: value for key, value in counted.items() if key in measured_keys}
+            assert len(shared) >= 2, (section, entry_name, measured_keys)
+            assert_numbers(measured, {section: {entry_name: shared}})
 
 
-def test_valid_inputs_say_what_is_meant_by_them() -> None:
-    """A right input has numbers to be held to, and none is expected to be refused."""
+def test_right_inputs_have_numbers_and_are_never_refused() -> None:
     for name in CASES:
         case = read_case(name)
         is_valid = name.startswith("valid/")

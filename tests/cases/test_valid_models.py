@@ -1,8 +1,8 @@
-"""Model folders that look odd and are right: none is refused, and the numbers are those of plain transformers.
+"""Model folders that look odd and are right: none is refused, and the numbers are right.
 
-Each function changes a copy of the embedded model, which a person could have found, made or downloaded like that. Its
-losses, whole and without a layer, and its answers are then held to the model that transformers loads from the folder,
-with nothing of lamina.
+Each function changes a copy of the embedded model, which a person could have found, made or
+downloaded like that. Its losses with all layers and without one, and its answers, are compared with
+the model that transformers loads from the folder, with nothing of lamina.
 """
 
 import json
@@ -131,7 +131,7 @@ def add_files(folder: Path) -> None:
 
 
 def add_token(folder: Path) -> None:
-    """A token beyond the vocabulary of the tokenizer, for which the embedding has a row after padding."""
+    """A token after the vocabulary of the tokenizer; the padded embedding has a row for it."""
     pad_vocabulary(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens(["<extra>"], special_tokens=True)
@@ -242,59 +242,62 @@ ODD_FOLDERS: dict[str, Callable[[Path], None]] = {
 
 
 def expected_numbers(folder: Path) -> dict[str, Any]:
-    """What plain transformers has: losses, whole and without a layer, and the share of right answers."""
-    # The values of config.json that change only what a call returns are set back.
+    """Losses of plain transformers with all layers and without one, and its right answers."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, return_dict=True)
+    # Keys of config.json that change only what a call returns are reset.
     model.config.output_hidden_states = False
     model.config.output_attentions = False
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    whole = plain.count_texts(model, tokenizer, TEXTS, None)
-    answers = plain.count_questions(model, tokenizer, QUESTIONS)
+    text_numbers = plain.count_texts(model, tokenizer, TEXTS, None)
+    question_numbers = plain.count_questions(model, tokenizer, QUESTIONS)
+
     del model.model.layers[REMOVED_LAYER]
     model.config.use_cache = False
-    cut = plain.count_texts(model, tokenizer, TEXTS, None)
+    cut_numbers = plain.count_texts(model, tokenizer, TEXTS, None)
     return {
-        "loss": whole["loss"],
-        "n_tokens": whole["n_tokens"],
-        "cut": cut["loss"],
-        "accuracy": answers["accuracy"],
+        "loss": text_numbers["loss"],
+        "n_tokens": text_numbers["n_tokens"],
+        "loss without a layer": cut_numbers["loss"],
+        "accuracy": question_numbers["accuracy"],
     }
+
+
+def write_jsonl(file: Path, rows: list[Any]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def measured_numbers(source: str, root: Path) -> dict[str, Any]:
     """The same of lamina, from a configuration as a user writes it."""
-    (root / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-    rows = [json.dumps(question) + "\n" for question in QUESTIONS]
-    (root / "asked.jsonl").write_text("".join(rows))
-    raw = {
+    write_jsonl(root / "texts.jsonl", [{"text": text} for text in TEXTS])
+    write_jsonl(root / "questions.jsonl", QUESTIONS)
+    study = {"models": ["odd"], "calibrations": ["texts", "questions"], "metrics": ["cosine"]}
+    raw_config = {
         "models": {"odd": {"source": source, "dtype": "float32"}},
         "calibrations": {
             "texts": {"text": "texts.jsonl", "documents": None, "length": 64},
-            "asked": {"choices": "asked.jsonl"},
+            "questions": {"choices": "questions.jsonl"},
         },
-        "studies": {
-            "maps": {"models": ["odd"], "calibrations": ["texts", "asked"], "metrics": ["cosine"]}
-        },
+        "studies": {"maps": study},
     }
-    config = load.load_configuration(raw, root)
+    config = load.load_configuration(raw_config, root)
     entry = config.models["odd"]
     manifest = describe_model("odd", entry, root / entry.source)
     load_tokenizer(manifest)
     model = load_model(manifest)
-    texts = prepare_calibration("texts", config.calibrations["texts"], manifest, root, {})
-    asked = prepare_calibration("asked", config.calibrations["asked"], manifest, root, {})
-    removed = str(REMOVED_LAYER)
-    losses = {}
-    for name in ("none", removed):
-        losses[name] = sum(
-            row["nll"] for row in sweep_units(model, texts.samples, [removed]).rows([name])
-        )
-    answers = sweep_units(model, asked.samples, []).rows(["none"])
+    calibrations = {
+        name: prepare_calibration(name, config.calibrations[name], manifest, root, {})
+        for name in ("texts", "questions")
+    }
+
+    removed_unit = str(REMOVED_LAYER)
+    text_scores = sweep_units(model, calibrations["texts"].samples, [removed_unit])
+    question_scores = sweep_units(model, calibrations["questions"].samples, [])
+    is_correct = [row["correct"] for row in question_scores.rows(["none"])]
     return {
-        "loss": losses["none"],
-        "n_tokens": texts.facts["n_tokens"],
-        "cut": losses[removed],
-        "accuracy": sum(row["correct"] for row in answers) / len(answers),
+        "loss": sum(row["nll"] for row in text_scores.rows(["none"])),
+        "n_tokens": calibrations["texts"].facts["n_tokens"],
+        "loss without a layer": sum(row["nll"] for row in text_scores.rows([removed_unit])),
+        "accuracy": sum(is_correct) / len(is_correct),
     }
 
 

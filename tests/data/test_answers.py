@@ -1,4 +1,4 @@
-"""What a task yields is held against the rules of a file of questions, before anything is measured."""
+"""The right answers of a task obey the rules of a file of questions, or are refused."""
 
 import json
 from pathlib import Path
@@ -15,23 +15,40 @@ from lamina.errors import LaminaError
 from tests.given import tiny
 from tests.given.tasks import make_task
 
-CHOICES = {"query": "w1 w2", "choices": ["w3", "w4 w5", "w6"]}
-WRITTEN = {"query": "w1 w2"}
+QUESTION = "w1 w2"
+CHOICES = ["w3", "w4 w5", "w6"]
 
 
-def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> DatasetTask:
-    """A task whose test documents have these right answers."""
-    documents = [
-        (CHOICES if kind == "multiple_choice" else WRITTEN) | {"gold": each} for each in gold
-    ]
-    documents[-1] |= last
-    keys = {"doc_to_choice": "choices"} if kind == "multiple_choice" else {}
-    keys |= {"task": "mine", "test_split": "test", "doc_to_text": "query", "doc_to_target": "gold"}
-    return make_task({"test": documents}, kind, num_fewshot=0, **keys)
+def task_with_choices(golds: list[Any], **last_document: Any) -> DatasetTask:
+    """A task of multiple choice whose test documents have these right answers."""
+    documents = [{"query": QUESTION, "choices": CHOICES, "gold": gold} for gold in golds]
+    documents[-1] |= last_document
+    return make_task(
+        {"test": documents},
+        "multiple_choice",
+        task="mine",
+        test_split="test",
+        num_fewshot=0,
+        doc_to_text="query",
+        doc_to_choice="choices",
+        doc_to_target="gold",
+    )
+
+
+def task_with_written_answers(golds: list[Any]) -> DatasetTask:
+    return make_task(
+        {"test": [{"query": QUESTION, "gold": gold} for gold in golds]},
+        "generate_until",
+        task="mine",
+        test_split="test",
+        num_fewshot=0,
+        doc_to_text="query",
+        doc_to_target="gold",
+    )
 
 
 @pytest.mark.parametrize(
-    ("gold", "fault"),
+    ("golds", "fault"),
     [
         (
             [0, 3],
@@ -51,107 +68,137 @@ def task(gold: list[Any], kind: str = "multiple_choice", **last: Any) -> Dataset
         ([[0], [0, 7]], "document 1 .*right answer is 7, but"),
     ],
 )
-def test_a_gold_that_is_no_choice_is_refused_with_its_document(gold: list[Any], fault: str) -> None:
+def test_a_right_answer_that_is_no_choice_is_refused_with_its_document(
+    golds: list[Any], fault: str
+) -> None:
+    """In benchmarks and in calibrations."""
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
-        lm_tasks.test_documents(task(gold))
+        lm_tasks.test_documents(task_with_choices(golds))
+    encoder = open_encoder(tiny.model(depth=1), tiny.tokenizer())
     with pytest.raises(LaminaError, match=f"task 'mine', {fault}"):
-        lm_tasks.task_samples(task(gold), open_encoder(tiny.model(), tiny.tokenizer()), None, 0)
+        lm_tasks.task_samples(task_with_choices(golds), encoder, None, 0)
 
 
 @pytest.mark.parametrize(
-    ("gold", "fault"),
+    ("golds", "fault"),
     [
         (["w3", ""], 'right answer is "", which is no text'),
         (["w3", None], "right answer is null"),
         ([["w3"], []], "empty list"),
         ([["w3"], ["w4", " "]], 'right answer is " "'),
         ([[3], [4, 5]], "document 0 .*which are not texts"),
-        ([{"value": "w3"}] * 2, "document 0 .*fields of which one is to be named"),
+        ([{"value": "w3"}, {"value": "w3"}], "document 0 .*fields of which one is to be named"),
         (["w3", "{'value': 'w3'}"], "document 1 .*fields of which one is to be named"),
     ],
 )
-def test_a_written_answer_that_is_no_text_is_refused(gold: list[Any], fault: str) -> None:
+def test_a_written_answer_that_is_no_text_is_refused(golds: list[Any], fault: str) -> None:
     with pytest.raises(LaminaError, match=f"task 'mine', .*{fault}"):
-        lm_tasks.test_documents(task(gold, "generate_until"))
+        lm_tasks.test_documents(task_with_written_answers(golds))
 
 
-def test_what_lm_eval_would_compare_with_the_text_of_a_list_is_refused() -> None:
-    """It takes all documents to have as many answers as the first."""
-    mixed = task(["w3"], "generate_until")
-    mixed.doc_to_target = lambda doc, *_: ["w3", "w4"]  # type: ignore[method-assign]
-    with pytest.raises(
-        LaminaError, match="document 0 .*a list of right answers, and the first .*a single one"
-    ):
-        lm_tasks.test_documents(mixed)
+def test_a_list_of_answers_after_a_single_one_is_refused() -> None:
+    """lm-eval takes all documents to have as many answers as the first."""
+    task = task_with_written_answers(["w3"])
+    task.doc_to_target = lambda doc, *_: ["w3", "w4"]  # type: ignore[method-assign]
+    message = "document 0 .*a list of right answers, and the first .*a single one"
+    with pytest.raises(LaminaError, match=message):
+        lm_tasks.test_documents(task)
 
 
-def test_choices_that_no_score_tells_apart_are_refused_in_a_task_of_ones_own(
+def test_equal_choices_are_refused_in_a_task_of_ones_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    twice = task([0, 1], choices=["w3", "w4", "w3"])
+    """In a published task, they are only reported."""
+    task = task_with_choices([0, 1], choices=["w3", "w4", "w3"])
+
     with pytest.raises(LaminaError, match="document 1 .*choices 0 and 2 are both"):
-        lm_tasks.test_documents(twice)
-    assert len(lm_tasks.test_documents(twice, own=False)) == 2
-    assert (
-        "1 documents have choices that no score tells apart. task 'mine', document 1" in caplog.text
-    )
+        lm_tasks.test_documents(task)
+
+    assert len(lm_tasks.test_documents(task, own=False)) == 2
+    warning = "1 documents have choices that no score tells apart. task 'mine', document 1"
+    assert warning in caplog.text
+
+
+TASK_FILE = """\
+task: mine
+dataset_path: json
+dataset_kwargs: {data_files: {test: test.jsonl}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: query
+doc_to_choice: choices
+doc_to_target: gold
+"""
 
 
 def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -> None:
     (tmp_path / "workflow/tasks").mkdir(parents=True)
-    (tmp_path / "test.jsonl").write_text(json.dumps(CHOICES | {"gold": 5}))
-    (tmp_path / "workflow/tasks/mine.yaml").write_text(
-        "task: mine\ndataset_path: json\ndataset_kwargs: {data_files: {test: test.jsonl}}\ntest_split: test\n"
-        "output_type: multiple_choice\ndoc_to_text: query\ndoc_to_choice: choices\ndoc_to_target: gold\n"
-    )
-    with pytest.raises(
-        LaminaError,
-        match="task 'mine' cannot be made: its first test document.*none of its choices",
-    ):
+    (tmp_path / "workflow/tasks/mine.yaml").write_text(TASK_FILE)
+    document = {"query": QUESTION, "choices": CHOICES, "gold": 5}
+    (tmp_path / "test.jsonl").write_text(json.dumps(document))
+    message = "task 'mine' cannot be made: its first test document.*none of its choices"
+    with pytest.raises(LaminaError, match=message):
         lm_tasks.load_task("mine", tmp_path)
 
 
 def test_any_of_several_right_choices_counts() -> None:
-    """As lm-eval counts: the sum over single right choices is the accuracy with all of them."""
-    model, tokenizer = tiny.model(), tiny.tokenizer()
-    lm = open_encoder(model, tokenizer)
+    """A sample with two right choices is correct where it is with one of them, as in lm-eval."""
+    model = tiny.model()
+    encoder = open_encoder(model, tiny.tokenizer())
 
-    def correct(gold: list[Any]) -> list[bool]:
-        made = lm_tasks.task_samples(task(gold), lm, None, 0)
-        return [row["correct"] for row in sweep_units(model, made, ["2"]).rows(["2"])]
+    def is_correct(gold: Any) -> bool:
+        samples = lm_tasks.task_samples(task_with_choices([gold]), encoder, None, 0)
+        (row,) = sweep_units(model, samples, ["2"]).rows(["2"])
+        return bool(row["correct"])
 
-    assert correct([[0, 2]]) == [correct([0])[0] or correct([2])[0]] != correct([1])
-    both = lm_tasks.task_samples(task([[0, 2]]), lm, None, 0)[0]
-    assert both.right == [0, 2] and both.gold == 0
-
-
-def test_any_of_several_written_answers_counts() -> None:
-    """The first is what repairs and healings see, and whose loss is taken."""
-    model, tokenizer = tiny.model(), tiny.tokenizer()
-    lm = open_encoder(model, tokenizer)
-    seen = lm.tok_encode("w1 w2")
-    with torch.no_grad():
-        written = [int(model(torch.tensor([[*seen]])).logits[0, -1].argmax())]
-        written += [int(model(torch.tensor([[*seen, *written]])).logits[0, -1].argmax())]
-    said = tokenizer.convert_ids_to_tokens(written[0])
-    other = "w7" if said != "w7" else "w8"
-    for gold, right in (([[other, said]], True), ([[other, "w9"]], False)):
-        made = lm_tasks.task_samples(task(gold, "generate_until"), lm, None, 0)
-        (sample,) = made
-        assert [tokenizer.decode(row.continuation[:1]) for row in sample.rows] == gold[
-            0
-        ] and sample.right == [0, 1]
-        alone = lm_tasks.task_samples(task([gold[0][0]], "generate_until"), lm, None, 0)
-        assert sample.sequence() == alone[0].sequence()
-        scores = sweep_units(model, made, []).rows(["none"])[0]
-        stops = written[1] in sample.rows[1].continuation[1:]
-        assert scores["correct"] == (right and stops)
-        assert scores["nll"] == pytest.approx(
-            sweep_units(model, alone, []).rows(["none"])[0]["nll"], rel=1e-5
-        )
+    assert is_correct([0, 2]) == (is_correct(0) or is_correct(2))
+    assert is_correct([0, 2]) != is_correct(1)
 
 
-def test_a_written_choice_is_its_text_and_not_its_number() -> None:
-    made = task([1])
-    made.set_config("output_type", "generate_until")
-    assert answers.right_texts(made, made.eval_docs[0]) == ["w4 w5"]
+def test_the_first_of_several_right_choices_is_the_gold_of_a_sample() -> None:
+    encoder = open_encoder(tiny.model(), tiny.tokenizer())
+    (sample,) = lm_tasks.task_samples(task_with_choices([[0, 2]]), encoder, None, 0)
+    assert sample.right == [0, 2]
+    assert sample.gold == 0
+
+
+@torch.no_grad()
+def continue_greedily(model: Any, token_ids: list[int], n_tokens: int) -> list[int]:
+    """The most likely tokens after some tokens, one plain forward a token."""
+    written: list[int] = []
+    for _ in range(n_tokens):
+        logits = model(torch.tensor([token_ids + written])).logits[0, -1]
+        written.append(int(logits.argmax()))
+    return written
+
+
+@pytest.mark.parametrize("is_written_answer_right", [True, False])
+def test_any_of_several_written_answers_counts(is_written_answer_right: bool) -> None:
+    """The first is the one that repairs and healings see, and whose loss is taken."""
+    model = tiny.model()
+    tokenizer = tiny.tokenizer()
+    encoder = open_encoder(model, tokenizer)
+    written = continue_greedily(model, encoder.tok_encode(QUESTION), 2)
+    written_word = tokenizer.convert_ids_to_tokens(written[0])
+    wrong_word = "w7" if written_word != "w7" else "w8"
+    gold = [wrong_word, written_word if is_written_answer_right else "w9"]
+
+    samples = lm_tasks.task_samples(task_with_written_answers([gold]), encoder, None, 0)
+    first_alone = lm_tasks.task_samples(task_with_written_answers([gold[0]]), encoder, None, 0)
+    (row,) = sweep_units(model, samples, []).rows(["none"])
+    (expected_row,) = sweep_units(model, first_alone, []).rows(["none"])
+
+    (sample,) = samples
+    answers_of_rows = [tokenizer.decode(row.continuation[:1]) for row in sample.rows]
+    assert answers_of_rows == gold
+    assert sample.right == [0, 1]
+    assert sample.sequence() == first_alone[0].sequence()
+    ends_in_time = written[1] in sample.rows[1].continuation[1:]
+    assert row["correct"] == (is_written_answer_right and ends_in_time)
+    assert row["nll"] == pytest.approx(expected_row["nll"], rel=1e-5)
+
+
+def test_a_written_choice_is_its_text_and_not_its_index() -> None:
+    task = task_with_choices([1])
+    task.set_config("output_type", "generate_until")
+    assert answers.right_texts(task, task.eval_docs[0]) == ["w4 w5"]

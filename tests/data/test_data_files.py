@@ -1,4 +1,4 @@
-"""Texts and questions of one's own: what is read, and what is refused with its line and the remedy."""
+"""Texts and questions of one's own: what is read, and what is refused with its line and remedy."""
 
 import json
 import logging
@@ -11,89 +11,98 @@ from lamina.data.documents import read_documents
 from lamina.data.files import read_questions
 from lamina.errors import LaminaError
 
-GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
+QUESTION = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
 
 
-def questions(folder: Path, *lines: Any) -> Path:
+def write_questions(folder: Path, *lines: Any) -> Path:
+    """A file of questions; a line that is text stands there as it is."""
     path = folder / "mine.jsonl"
-    path.write_text(
-        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    )
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts))
     return path
 
 
-def test_questions_are_read_and_other_keys_left_out(tmp_path: Path) -> None:
-    """Keys that differ in type from line to line are no one's business; blank lines are none."""
-    path = questions(tmp_path, GOOD | {"id": 1}, "", GOOD | {"id": "b"}, "")
-    assert read_questions(path) == [GOOD, GOOD]
+def test_other_keys_of_questions_and_blank_lines_are_ignored(tmp_path: Path) -> None:
+    """Also keys whose type differs from line to line."""
+    path = write_questions(tmp_path, QUESTION | {"id": 1}, "", QUESTION | {"id": "b"}, "")
+    assert read_questions(path) == [QUESTION, QUESTION]
 
 
-NO_QUESTIONS = [
+NOT_QUESTIONS = [
     ("{", "not JSON"),
     ([1], "[1] is not a question"),
     ({"query": "a", "choices": ["b", "c"]}, "`gold` is missing"),
-    (GOOD | {"query": 3}, "query is 3, not a text"),
-    (GOOD | {"query": " \n"}, r'query is " \n", which is white space only'),
-    (GOOD | {"choices": "red"}, 'choices is "red", not a list'),
-    (GOOD | {"choices": []}, "choices has no entries"),
-    (GOOD | {"choices": ["red"]}, "choices has 1 entry, so there is nothing to choose"),
-    (GOOD | {"choices": ["red", 2]}, "choice 1 is 2, not a text"),
-    (GOOD | {"choices": ["red", ""]}, "choice 1 is empty"),
-    (GOOD | {"choices": ["red", "blue", "red "]}, 'choices 0 and 2 are both "red "'),
-    (GOOD | {"gold": 0.0}, "gold is 0.0, not a whole number"),
-    (GOOD | {"gold": False}, "gold is false, not a whole number"),
-    (GOOD | {"gold": None}, "gold is null, not a whole number"),
-    (GOOD | {"gold": "0"}, 'gold is "0", not a whole number'),
-    (GOOD | {"gold": "blue"}, 'gold is "blue", not a whole number. Write 1.'),
-    (GOOD | {"gold": 2}, "gold is 2, but the choices are numbered 0 to 1"),
-    (GOOD | {"gold": -1}, "gold is -1, but"),
+    (QUESTION | {"query": 3}, "query is 3, not a text"),
+    (QUESTION | {"query": " \n"}, r'query is " \n", which is white space only'),
+    (QUESTION | {"choices": "red"}, 'choices is "red", not a list'),
+    (QUESTION | {"choices": []}, "choices has no entries"),
+    (QUESTION | {"choices": ["red"]}, "choices has 1 entry, so there is nothing to choose"),
+    (QUESTION | {"choices": ["red", 2]}, "choice 1 is 2, not a text"),
+    (QUESTION | {"choices": ["red", ""]}, "choice 1 is empty"),
+    (QUESTION | {"choices": ["red", "blue", "red "]}, 'choices 0 and 2 are both "red "'),
+    (QUESTION | {"gold": 0.0}, "gold is 0.0, not a whole number"),
+    (QUESTION | {"gold": False}, "gold is false, not a whole number"),
+    (QUESTION | {"gold": None}, "gold is null, not a whole number"),
+    (QUESTION | {"gold": "0"}, 'gold is "0", not a whole number'),
+    (QUESTION | {"gold": "blue"}, 'gold is "blue", not a whole number. Write 1.'),
+    (QUESTION | {"gold": 2}, "gold is 2, but the choices are numbered 0 to 1"),
+    (QUESTION | {"gold": -1}, "gold is -1, but"),
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), NO_QUESTIONS, ids=[case[1] for case in NO_QUESTIONS])
-def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_form(
-    tmp_path: Path, line: Any, words: str
+@pytest.mark.parametrize(
+    ("line", "fault"), NOT_QUESTIONS, ids=[fault for _, fault in NOT_QUESTIONS]
+)
+def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_right_form(
+    tmp_path: Path, line: Any, fault: str
 ) -> None:
-    with pytest.raises(LaminaError, match="holds no question"):
-        read_questions(questions(tmp_path, ""))
-    with pytest.raises(LaminaError) as caught:
-        read_questions(questions(tmp_path, GOOD, line), "calibrations.mine.choices")
-    message = str(caught.value)
-    assert message.startswith(
-        f"calibrations.mine.choices: {tmp_path}/mine.jsonl, line 2: {words}"
-    ), message
+    file = write_questions(tmp_path, QUESTION, line)
+
+    with pytest.raises(LaminaError) as refused:
+        read_questions(file, "calibrations.mine.choices")
+
+    message = str(refused.value)
+    assert message.startswith(f"calibrations.mine.choices: {file}, line 2: {fault}")
     assert 'Write one JSON object a line: {"query": "…"' in message
 
 
-@pytest.mark.parametrize("name", ["mine.jsonl", "a.jsonl", "a.json", "a.txt"])
-def test_other_encodings_are_refused_with_the_line(tmp_path: Path, name: str) -> None:
+def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaminaError, match="holds no question"):
+        read_questions(write_questions(tmp_path, ""))
+
+
+NOT_UTF8 = r"line 2: not UTF-8 \(byte 0xe9\). Save the file as UTF-8.*iconv"
+
+
+def test_questions_in_another_encoding_are_refused_with_the_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_bytes(b"\n\xe9t\xe9")
+    with pytest.raises(LaminaError, match=f"mine.jsonl, {NOT_UTF8}"):
+        read_questions(tmp_path / "mine.jsonl")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.txt"])
+def test_texts_in_another_encoding_are_refused_with_the_line(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\n\xe9t\xe9")
-    with pytest.raises(
-        LaminaError,
-        match=rf"{name}, line 2: not UTF-8 \(byte 0xe9\). Save the file as UTF-8.*iconv",
-    ):
-        read_questions(tmp_path / name) if name.startswith("mine") else read_documents(
-            tmp_path / name
-        )
+    with pytest.raises(LaminaError, match=f"{name}, {NOT_UTF8}"):
+        read_documents(tmp_path / name)
 
 
-TEXTS = {
+CONTENT_BY_NAME = {
     "a.json": '["one", {"text": "two"}]',
     "a.jsonl": '{"text": "one"}\n\n{"text": "two"}',
     "a.txt": "one\n\n\ntwo\n",
 }
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_documents_are_read(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text(TEXTS[name])
+@pytest.mark.parametrize("name", CONTENT_BY_NAME)
+def test_documents_are_read_whole_or_in_part(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(CONTENT_BY_NAME[name])
     assert read_documents(tmp_path / name) == ["one", "two"]
-    assert (
-        read_documents(tmp_path / name, "1:2") == read_documents(tmp_path / name, "1:") == ["two"]
-    )
+    assert read_documents(tmp_path / name, "1:2") == ["two"]
+    assert read_documents(tmp_path / name, "1:") == ["two"]
 
 
-NO_TEXTS = [
+NOT_TEXTS = [
     ("a.json", '{"text": "one"}', 'a.json: {"text": "one"} is not a list. Write a list of texts'),
     ("a.json", '["one", 2]', "a.json, entry 2: 2 is no text. Write a list of texts"),
     ("a.json", '["one",', "a.json, line 1: not JSON"),
@@ -116,24 +125,30 @@ NO_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "raw", "words"), NO_TEXTS, ids=[case[2] for case in NO_TEXTS])
+@pytest.mark.parametrize(
+    ("name", "content", "fault"), NOT_TEXTS, ids=[fault for _, _, fault in NOT_TEXTS]
+)
 def test_a_file_that_holds_no_document_is_refused_by_its_line(
-    tmp_path: Path, name: str, raw: str, words: str
+    tmp_path: Path, name: str, content: str, fault: str
 ) -> None:
-    (tmp_path / name).write_text(raw)
-    with pytest.raises(LaminaError) as caught:
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(LaminaError) as refused:
         read_documents(tmp_path / name, where="calibrations.corpus")
-    assert str(caught.value).startswith("calibrations.corpus.text: ") and words in str(
-        caught.value
-    ), caught.value
+
+    message = str(refused.value)
+    assert message.startswith("calibrations.corpus.text: ")
+    assert fault in message
 
 
-def test_documents_of_white_space_do_not_count_and_their_number_is_said(
+def test_documents_of_white_space_do_not_count_and_their_number_is_reported(
     tmp_path: Path, caplog: Any
 ) -> None:
     (tmp_path / "a.json").write_text('["one", " \\n", "two", ""]')
+
     with caplog.at_level(logging.WARNING):
         assert read_documents(tmp_path / "a.json", "0:2") == ["one", "two"]
+
     assert "holds 2 documents (2 more are white space and left out)" in caplog.text
     with pytest.raises(LaminaError, match="more than .*a.json holds, 2"):
         read_documents(tmp_path / "a.json", "0:3")

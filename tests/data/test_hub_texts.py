@@ -1,10 +1,10 @@
-"""Data sets of the hub, read from local folders of the same form, and calibrations mixed from tasks and texts."""
+"""Data sets of the hub, read from local folders of the same form, and mixed calibrations."""
 
 import gzip
 import json
 import re
-import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +19,46 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare_calibration
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe_model
-from lamina.options import calibrations
-from lamina.options.calibrations import Hub
+from lamina.options.calibrations import Calibration, Hub
 from lamina_workflow.checks import load
 from lamina_workflow.stages.prepare import PrepareCalibration, calibration_files
-from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
+from tests import ROOT
+from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.scripts import make_wildcards
 
 TEXTS = [f"text number {number}" for number in range(6)]
 
 
-def c4(root: Path) -> dict[str, Any]:
-    """As allenai/c4 has it: lines of JSON, compressed, a folder for each configuration, named in the card."""
+def write_c4(root: Path) -> dict[str, Any]:
+    """As allenai/c4: compressed lines of JSON, a folder for each configuration, named in a card."""
+    data_files = []
     for split in ("train", "validation"):
-        beside = {"timestamp": "2019-04-25T12:57:54Z", "url": "u"}
-        lines = [json.dumps({"text": f"{split} {text}"} | beside) for text in TEXTS]
+        lines = []
+        for text in TEXTS:
+            row = {"text": f"{split} {text}", "timestamp": "2019-04-25T12:57:54Z", "url": "u"}
+            lines.append(json.dumps(row))
         file = root / f"c4/en/c4-{split}.00000-of-00001.json.gz"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress("\n".join(lines).encode()))
-    files = [
-        {"split": split, "path": f"en/c4-{split}.*.json.gz"} for split in ("train", "validation")
-    ]
-    card = json.dumps({"configs": [{"config_name": "en", "data_files": files}]})
+        data_files.append({"split": split, "path": f"en/c4-{split}.*.json.gz"})
+    card = json.dumps({"configs": [{"config_name": "en", "data_files": data_files}]})
     (root / "c4/README.md").write_text(f"---\n{card}\n---\n")
     return {"hub": "c4", "name": "en", "documents": "1:4"}
 
 
-def wikitext(root: Path) -> dict[str, Any]:
-    """As Salesforce/wikitext has it: Parquet of lines, of which many are empty."""
-    rows = pa.table({"text": [line for text in TEXTS for line in ("", f" {text} \n")]})
+def write_wikitext(root: Path) -> dict[str, Any]:
+    """As Salesforce/wikitext: Parquet of lines, of which many are empty."""
+    lines = []
+    for text in TEXTS:
+        lines += ["", f" {text} \n"]
     (root / "wiki").mkdir()
-    pq.write_table(rows, root / "wiki/train-00000-of-00001.parquet")
+    pq.write_table(pa.table({"text": lines}), root / "wiki/train-00000-of-00001.parquet")
     return {"hub": "wiki", "documents": "2:6"}
 
 
-def lima(root: Path) -> dict[str, Any]:
-    """As GAIR/lima has it: conversations as lists of turns; here as the Arrow files of a cache."""
+def write_lima(root: Path) -> dict[str, Any]:
+    """As GAIR/lima: conversations as lists of turns, here in the Arrow files of a cache."""
     turns = [[f"ask {text}", f"answer {text}"] for text in TEXTS]
     rows = pa.table({"conversations": turns, "source": ["s"] * len(TEXTS)})
     (root / "lima").mkdir()
@@ -67,37 +70,51 @@ def lima(root: Path) -> dict[str, Any]:
     return {"hub": "lima", "field": "conversations", "documents": None}
 
 
-def chat(root: Path) -> dict[str, Any]:
+def write_chat(root: Path) -> dict[str, Any]:
     """Turns that say whose they are."""
-    asked = {"role": "user", "content": "a"}
-    lines = [json.dumps({"messages": [asked, {"from": "gpt", "value": text}]}) for text in TEXTS]
+    lines = []
+    for text in TEXTS:
+        turns = [{"role": "user", "content": "a"}, {"from": "gpt", "value": text}]
+        lines.append(json.dumps({"messages": turns}))
     (root / "chat").mkdir()
     (root / "chat/train.jsonl").write_text("\n".join(lines))
     return {"hub": "chat", "field": "messages", "documents": "0:2"}
 
 
+def hub_entry(options: dict[str, Any]) -> Hub:
+    entry = Calibration.from_options(options)
+    assert isinstance(entry, Hub)
+    return entry
+
+
+def read_hub(entry: Hub, root: Path) -> list[str]:
+    return documents.read_hub(entry, root, "calibrations.x")
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("write_folder", "expected_texts"),
     [
-        (c4, [f"train {text}" for text in TEXTS[1:4]]),
-        (wikitext, [f" {text} \n" for text in TEXTS[2:6]]),
-        (lima, [f"ask {text}\n\nanswer {text}" for text in TEXTS]),
-        (chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
+        (write_c4, [f"train {text}" for text in TEXTS[1:4]]),
+        (write_wikitext, [f" {text} \n" for text in TEXTS[2:6]]),
+        (write_lima, [f"ask {text}\n\nanswer {text}" for text in TEXTS]),
+        (write_chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
     ],
 )
 def test_local_folders_are_read_as_data_sets(
-    tmp_path: Path, made: Any, expected: list[str], streaming: bool
+    tmp_path: Path,
+    write_folder: Callable[[Path], dict[str, Any]],
+    expected_texts: list[str],
+    streaming: bool,
 ) -> None:
-    """Streamed whatever is asked: `datasets` would keep another folder of that name."""
-    entry = calibrations.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
-    assert (
-        isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
-    )
+    """Always streamed: `datasets` would keep another folder of that name."""
+    options = write_folder(tmp_path)
+    entry = hub_entry(options | {"streaming": streaming})
+    assert read_hub(entry, tmp_path) == expected_texts
 
 
 @pytest.mark.parametrize(
-    ("changed", "words"),
+    ("change", "messages"),
     [
         ({"name": "de"}, ["calibrations.x.hub", "'c4'", "Available: ['en']"]),
         ({"split": "dev"}, ["calibrations.x.hub", "no split 'dev'", "['train', 'validation']"]),
@@ -110,105 +127,113 @@ def test_local_folders_are_read_as_data_sets(
     ],
 )
 def test_what_a_data_set_lacks_is_named(
-    tmp_path: Path, changed: dict[str, Any], words: list[str]
+    tmp_path: Path, change: dict[str, Any], messages: list[str]
 ) -> None:
+    entry = hub_entry(write_c4(tmp_path) | change)
+
     with pytest.raises(LaminaError) as refused:
-        documents.read_hub(
-            calibrations.Calibration.from_options(c4(tmp_path) | changed),
-            tmp_path,
-            "calibrations.x",
-        )  # type: ignore[arg-type]
-    assert all(word in str(refused.value) for word in words), refused.value
+        read_hub(entry, tmp_path)
+
+    for message in messages:
+        assert message in str(refused.value)
 
 
-def write(root: Path, **rows: list[Any]) -> Hub:
-    """A folder of .jsonl files by their names, without a card."""
-    for name, listed in rows.items():
-        (root / "own").mkdir(exist_ok=True)
-        (root / f"own/{name}.jsonl").write_text("\n".join(map(json.dumps, listed)))
-    entry = calibrations.Calibration.from_options({"hub": "own", "documents": None})
-    assert isinstance(entry, Hub)
-    return entry
+def write_jsonl(root: Path, **rows_by_name: list[Any]) -> Hub:
+    """The folder `own` of .jsonl files by their names, without a card."""
+    folder = root / "own"
+    folder.mkdir(exist_ok=True)
+    for name, rows in rows_by_name.items():
+        lines = [json.dumps(row) for row in rows]
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return hub_entry({"hub": "own", "documents": None})
 
 
-def read(entry: Hub, root: Path) -> list[str]:
-    return documents.read_hub(entry, root, "calibrations.x")
+BALLET = [{"text": f"ballet {number}"} for number in range(3)]
+STRESS = [{"text": f"stress {number}"} for number in range(3)]
+STEAM = [{"text": f"steam {number}"} for number in range(3)]
 
 
-def test_file_names_say_splits_only_if_all_of_them_do(tmp_path: Path) -> None:
-    """`steam-train` is a file among others, and `stress_test` is one too."""
-    texts = {
-        name: [{"text": f"{name} {n}"} for n in range(3)]
-        for name in ("ballet", "steam-train", "stress_test")
-    }
-    assert len(read(write(tmp_path, **texts), tmp_path)) == 9
-    shutil.rmtree(tmp_path / "own")
-    named = {
-        "part-train-1": texts["ballet"],
-        "part-test-1": texts["stress_test"],
-        "train-2": texts["steam-train"],
-    }
-    entry = write(tmp_path, **named)
-    assert read(entry, tmp_path) == [row["text"] for row in texts["ballet"] + texts["steam-train"]]
-    with pytest.raises(
-        LaminaError,
-        match="calibrations.x.hub: 'own': its files are named after test, train.*'valid",
-    ):
-        read(entry.model_copy(update={"split": "validation"}), tmp_path)
-    shutil.rmtree(tmp_path / "own")
-    with pytest.raises(
-        LaminaError, match="its files are named after test, and none after 'train'. Name them oth"
-    ):
-        read(write(tmp_path, stress_test=texts["ballet"]), tmp_path)
+def test_files_are_no_splits_if_some_of_their_names_are_none(tmp_path: Path) -> None:
+    """`steam-train` is a file among others here, and so is `stress_test`."""
+    files = {"ballet": BALLET, "steam-train": STEAM, "stress_test": STRESS}
+    assert len(read_hub(write_jsonl(tmp_path, **files), tmp_path)) == 9
 
 
-def test_files_are_read_whatever_the_case_of_their_names_and_the_length_of_their_fields(
-    tmp_path: Path,
-) -> None:
-    entry, long = write(tmp_path, a=[{"text": "one"}]), "word " * 40_000
+def test_files_are_splits_if_all_of_their_names_are(tmp_path: Path) -> None:
+    files = {"part-train-1": BALLET, "part-test-1": STRESS, "train-2": STEAM}
+    entry = write_jsonl(tmp_path, **files)
+
+    assert read_hub(entry, tmp_path) == [row["text"] for row in BALLET + STEAM]
+    message = "calibrations.x.hub: 'own': its files are named after test, train.*'valid"
+    with pytest.raises(LaminaError, match=message):
+        read_hub(entry.model_copy(update={"split": "validation"}), tmp_path)
+
+
+def test_a_single_file_with_the_name_of_another_split_is_refused(tmp_path: Path) -> None:
+    entry = write_jsonl(tmp_path, stress_test=BALLET)
+    message = "its files are named after test, and none after 'train'. Name them oth"
+    with pytest.raises(LaminaError, match=message):
+        read_hub(entry, tmp_path)
+
+
+def test_names_of_files_may_have_any_case(tmp_path: Path) -> None:
+    entry = write_jsonl(tmp_path, a=[{"text": "one"}])
     (tmp_path / "own/b.JSONL").write_text('{"text": "two"}')
     (tmp_path / "own/c.jsonl").write_text("\n")
-    assert read(entry, tmp_path) == ["one", "two"]
-    shutil.rmtree(tmp_path / "own")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/a.csv").write_text(f"id,text\n1,{long}\n")
-    assert read(entry, tmp_path) == [long]
+    assert read_hub(entry, tmp_path) == ["one", "two"]
+
+
+def test_a_field_of_a_csv_file_may_be_long(tmp_path: Path) -> None:
+    """Python's csv reader stops at 131,072 characters by default."""
+    long_text = "word " * 40_000
+    entry = write_jsonl(tmp_path)
+    (tmp_path / "own/a.csv").write_text(f"id,text\n1,{long_text}\n")
+    assert read_hub(entry, tmp_path) == [long_text]
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    entry = write_jsonl(tmp_path)
     (tmp_path / "own/a.csv").write_text("")
     with pytest.raises(LaminaError, match="calibrations.x.hub: 'own' holds no document"):
-        read(entry, tmp_path)
+        read_hub(entry, tmp_path)
 
 
-def test_only_the_field_is_read(tmp_path: Path) -> None:
-    """Other fields may be of several types, in one file and from file to file, or be missing."""
-    entry = write(
-        tmp_path,
-        a=[
-            {"text": "one", "id": 1, "meta": {"x": [1]}},
-            {"text": "two", "id": "b"},
-            {"id": [], "text": "three"},
-        ],
-        b=[{"text": "four", "meta": "none", "other": {}}],
-    )
-    (tmp_path / "own/c.json").write_text(json.dumps([{"text": "five"}, {"text": "six", "id": 2.5}]))
+def test_other_fields_of_json_may_have_any_type_or_be_missing(tmp_path: Path) -> None:
+    """In one file and from file to file. A licence beside them is no document."""
+    first_file = [
+        {"text": "one", "id": 1, "meta": {"x": [1]}},
+        {"text": "two", "id": "b"},
+        {"id": [], "text": "three"},
+    ]
+    second_file = [{"text": "four", "meta": "none", "other": {}}]
+    third_file = [{"text": "five"}, {"text": "six", "id": 2.5}]
+    entry = write_jsonl(tmp_path, a=first_file, b=second_file)
+    (tmp_path / "own/c.json").write_text(json.dumps(third_file))
     (tmp_path / "own/LICENSE.txt").write_text("free")
-    assert read(entry, tmp_path) == ["one", "two", "three", "four", "five", "six"]
-    tables = [pa.table({"text": ["a", "b"], "id": [1, 2]}), pa.table({"id": ["x"], "text": ["c"]})]
-    (tmp_path / "other").mkdir()
-    for number, table in enumerate(tables):
-        pq.write_table(table, tmp_path / f"other/{number}.parquet")
-    assert read(entry.model_copy(update={"hub": "other"}), tmp_path) == ["a", "b", "c"]
-    (tmp_path / "other/more.csv").write_text("id,text\n1,d\n")
-    with pytest.raises(
-        LaminaError, match="several kinds, such as 1.parquet and more.csv|0.parquet and more.csv"
-    ):
-        read(entry.model_copy(update={"hub": "other"}), tmp_path)
-    for name in ("0", "1"):
-        (tmp_path / f"other/{name}.parquet").unlink()
-    assert read(entry.model_copy(update={"hub": "other"}), tmp_path) == ["d"]
+
+    assert read_hub(entry, tmp_path) == ["one", "two", "three", "four", "five", "six"]
+
+
+def test_other_fields_of_parquet_may_have_any_type(tmp_path: Path) -> None:
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    pq.write_table(pa.table({"text": ["a", "b"], "id": [1, 2]}), folder / "0.parquet")
+    pq.write_table(pa.table({"id": ["x"], "text": ["c"]}), folder / "1.parquet")
+    entry = hub_entry({"hub": "parquet", "documents": None})
+
+    assert read_hub(entry, tmp_path) == ["a", "b", "c"]
+
+
+def test_a_folder_with_files_of_several_kinds_is_refused(tmp_path: Path) -> None:
+    entry = write_jsonl(tmp_path)
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "own/0.parquet")
+    (tmp_path / "own/more.csv").write_text("id,text\n1,d\n")
+    with pytest.raises(LaminaError, match="several kinds, such as 0.parquet and more.csv"):
+        read_hub(entry, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "message"),
     [
         ("{", "calibrations.x.hub: .*own/a.jsonl, line 2: not JSON"),
         ("[1]", "own/a.jsonl, line 2: \\[1\\] is no object"),
@@ -216,117 +241,151 @@ def test_only_the_field_is_read(tmp_path: Path) -> None:
         ('{"text": 3}', "no text 'text'. Its fields are text"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, words: str) -> None:
-    entry = write(tmp_path, a=[{"text": "one"}])
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, message: str) -> None:
+    entry = write_jsonl(tmp_path, a=[{"text": "one"}])
     with (tmp_path / "own/a.jsonl").open("a") as file:
         file.write(f"\n{line}")
-    with pytest.raises(LaminaError, match=words):
-        read(entry, tmp_path)
+
+    with pytest.raises(LaminaError, match=message):
+        read_hub(entry, tmp_path)
 
 
 def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     manifest = describe_model("reference", ENTRY, REFERENCE)
-    words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/train.jsonl").write_text(
-        "\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5))
-    )
-    entry = calibrations.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8})
-    found = prepare_calibration("own", entry, manifest, tmp_path)
-    assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == (
-        "text",
-        "own",
-        "train",
-    )
-    assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
-    assert found.samples[4].document == document_hash(f"{words} 4")
+    first_line = (REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0]
+    words = json.loads(first_line)["text"]
+    write_jsonl(tmp_path, train=[{"text": f"{words} {number}"} for number in range(5)])
+    entry = hub_entry({"hub": "own", "documents": "0:5", "length": 8})
+
+    calibration = prepare_calibration("own", entry, manifest, tmp_path)
+
+    assert calibration.facts["kind"] == "text"
+    assert calibration.facts["source"] == "own"
+    assert calibration.facts["split"] == "train"
+    assert [len(sample.sequence()) for sample in calibration.samples] == [8] * 5
+    assert calibration.samples[4].document == document_hash(f"{words} 4")
 
 
-def test_an_id_needs_a_revision_and_folders_make_readers_stale(
+def test_an_id_of_the_hub_needs_a_revision(tmp_path: Path) -> None:
+    root = write_model_and_data(tmp_path)
+    corpus = {"hub": "allenai/c4"}
+    raw_config = set_key(minimal_config(), "calibrations.corpus", corpus)
+
+    with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
+        load.load_configuration(raw_config, root)
+    set_key(raw_config, "calibrations.corpus.revision", "main")
+    load.load_configuration(raw_config, root)
+
+
+def test_editing_a_folder_makes_its_readers_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = write_model_and_data(tmp_path)
-    with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
-        load.load_configuration(
-            set_key(minimal_config(), "calibrations.corpus", {"hub": "allenai/c4"}), root
-        )
-    load.load_configuration(
-        set_key(minimal_config(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}),
-        root,
-    )
-    loaded = load.load_configuration(
-        set_key(minimal_config(), "calibrations.corpus", c4(root)), root
-    )
+    raw_config = set_key(minimal_config(), "calibrations.corpus", write_c4(root))
+    config = load.load_configuration(raw_config, root)
     monkeypatch.chdir(root)
-    files = calibration_files(loaded, "corpus")
-    assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
+
+    files = calibration_files(config, "corpus")
+
+    assert "c4/README.md" in files
+    assert "c4/en/c4-train.00000-of-00001.json.gz" in files
 
 
-SHARES = {"mixture": {"recall": 2, "sorting": 1, "corpus": 1}, "seed": 0}
-MIXED = {
-    "recall": {"task": "microworld_recall", "limit": 40, "seed": 0},
-    "sorting": {"task": "microworld_sorting", "limit": 30, "seed": 0},
-    "corpus": {"text": "microworld_corpus", "documents": "0:20", "length": 16},
+MIXTURE = {"mixture": {"recall": 2, "sorting": 1, "corpus": 1}, "seed": 0}
+PART_ENTRIES = {
+    "recall": Calibration.from_options({"task": "microworld_recall", "limit": 40, "seed": 0}),
+    "sorting": Calibration.from_options({"task": "microworld_sorting", "limit": 30, "seed": 0}),
+    "corpus": Calibration.from_options(
+        {"text": "microworld_corpus", "documents": "0:20", "length": 16}
+    ),
 }
-
-
-ENTRIES = {name: calibrations.Calibration.from_options(options) for name, options in MIXED.items()}
 
 
 @pytest.fixture(scope="module")
 def parts() -> dict[str, CalibrationSamples]:
     manifest = describe_model("reference", ENTRY, REFERENCE)
     return {
-        name: prepare_calibration(name, entry, manifest, ROOT) for name, entry in ENTRIES.items()
+        name: prepare_calibration(name, entry, manifest, ROOT)
+        for name, entry in PART_ENTRIES.items()
     }
 
 
-def mixed(parts: dict[str, CalibrationSamples], **changed: Any) -> list[Sample]:
-    return prepare.mix_samples(
-        "all", calibrations.Calibration.from_options(SHARES | changed), parts
-    )  # type: ignore[arg-type]
+def mix(parts: dict[str, CalibrationSamples], **changes: Any) -> list[Sample]:
+    entry = Calibration.from_options(MIXTURE | changes)
+    return prepare.mix_samples("all", entry, parts)  # type: ignore[arg-type]
+
+
+def count_kinds(samples: list[Sample]) -> Counter[str]:
+    return Counter(sample.kind for sample in samples)
 
 
 def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, CalibrationSamples]) -> None:
-    found = mixed(parts)  # the 40 of recall, of weight 2, allow 20 of each other one
-    assert Counter(sample.kind for sample in found) == {"choices": 40, "generated": 20, "text": 20}
-    assert [sample.index for sample in found] == list(range(80))
-    few = mixed(parts, limit=10)
-    assert Counter(sample.kind for sample in few) == {"choices": 5, "generated": 3, "text": 2}
-    assert few == mixed(parts, limit=10) != mixed(parts, limit=10, seed=1)
-    whole = {sample.document: sample.rows for part in parts.values() for sample in part.samples}
-    assert all(whole[sample.document] == sample.rows for sample in found)
+    """The 40 samples of recall, whose weight is 2, allow 20 of each other part."""
+    samples = mix(parts)
+    limited_samples = mix(parts, limit=10)
+
+    assert count_kinds(samples) == {"choices": 40, "generated": 20, "text": 20}
+    assert [sample.index for sample in samples] == list(range(80))
+    assert count_kinds(limited_samples) == {"choices": 5, "generated": 3, "text": 2}
+
+
+def test_a_mixture_is_drawn_by_its_seed(parts: dict[str, CalibrationSamples]) -> None:
+    samples = mix(parts, limit=10)
+    assert samples == mix(parts, limit=10)
+    assert samples != mix(parts, limit=10, seed=1)
+
+
+def test_samples_of_a_mixture_are_those_of_its_parts(
+    parts: dict[str, CalibrationSamples],
+) -> None:
+    rows_by_document = {}
+    for part in parts.values():
+        for sample in part.samples:
+            rows_by_document[sample.document] = sample.rows
+    for sample in mix(parts):
+        assert rows_by_document[sample.document] == sample.rows
 
 
 def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, CalibrationSamples]) -> None:
     manifest = describe_model("reference", ENTRY, REFERENCE)
-    found = prepare_calibration(
-        "all", calibrations.Calibration.from_options(SHARES), manifest, ROOT, ENTRIES
-    )
-    assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
-    assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
+    entry = Calibration.from_options(MIXTURE)
+
+    calibration = prepare_calibration("all", entry, manifest, ROOT, PART_ENTRIES)
+
+    assert list(calibration.samples) == mix(parts)
+    assert calibration.facts["kind"] == "mixed"
+    assert calibration.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 
 
-def test_a_mixture_is_checked_and_measured_as_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mixture_is_measured_on_the_tasks_of_its_parts(tmp_path: Path) -> None:
     root = write_model_and_data(tmp_path)
-    raw = set_key(minimal_config(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
-    loaded = load.load_configuration(raw, root)
-    assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
-    jobs = {
-        name: PrepareCalibration.of(loaded, make_wildcards(model="small", calibration=name))
-        for name in ("all", "recall")
-    }
-    assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
-    for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
-        with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
-            load.load_configuration(set_key(raw, "calibrations.all.mixture", {part: 1}), root)
+    mixture = {"mixture": {"recall": 2, "corpus": "0.5"}}
+    config = load.load_configuration(set_key(minimal_config(), "calibrations.all", mixture), root)
+
+    mixture_job = PrepareCalibration.of(config, make_wildcards(model="small", calibration="all"))
+    plain_job = PrepareCalibration.of(config, make_wildcards(model="small", calibration="recall"))
+
+    assert config.own_tasks("all") == config.own_tasks("recall") != []
+    assert set(mixture_job.parts) == {"recall", "corpus"}
+    assert plain_job.parts == {}
+
+
+@pytest.mark.parametrize(
+    ("part", "message"), [("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")]
+)
+def test_a_mixture_of_what_is_no_part_is_refused(tmp_path: Path, part: str, message: str) -> None:
+    root = write_model_and_data(tmp_path)
+    raw_config = set_key(minimal_config(), "calibrations.all", {"mixture": {part: 1}})
+    with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{message}"):
+        load.load_configuration(raw_config, root)
 
 
 def test_the_examples_of_the_guide_are_calibrations() -> None:
     guide = (ROOT / "docs/data.md").read_text(encoding="utf-8")
-    examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
-    found = [entry for example in examples for entry in example.get("calibrations", {}).values()]
-    assert len(found) == 10
-    assert all(calibrations.Calibration.from_options(entry).options() for entry in found)
+    entries: list[dict[str, Any]] = []
+    for example in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL):
+        entries += yaml.safe_load(example).get("calibrations", {}).values()
+
+    assert len(entries) == 10
+    for entry in entries:
+        assert Calibration.from_options(entry).options()

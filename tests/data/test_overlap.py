@@ -1,8 +1,8 @@
-"""Which documents of a calibration are test documents, found against a plain comparison of sets of words."""
+"""Which documents of a calibration are test documents, against plain sets of words."""
 
 import random
+from collections.abc import Sequence
 
-import numpy as np
 import pytest
 
 from lamina.data.overlap import (
@@ -21,24 +21,35 @@ TEXT = (
 VOCABULARY = [f"word{number}" for number in range(400)]
 
 
-def known(*texts: str, choices: tuple[str, ...] = ()) -> list[tuple[str, tuple[int, ...]]]:
-    return [(document_hash(text, choices), hash_word_runs(text, choices)) for text in texts]
+Fingerprint = tuple[str, tuple[int, ...]]
+
+
+def fingerprint(text: str, choices: Sequence[str] = ()) -> Fingerprint:
+    """What the check keeps of a document: hashes of all of it and of its runs of words."""
+    return document_hash(text, choices), hash_word_runs(text, choices)
+
+
+def fingerprints(*texts: str) -> list[Fingerprint]:
+    return [fingerprint(text) for text in texts]
 
 
 @pytest.mark.parametrize(
-    "other",
+    "same_text",
     [
         TEXT.upper(),
         TEXT + " .",
         "  " + TEXT.replace(" fox", "  fox,"),
         TEXT.replace("bridge", "“bridge”"),
     ],
+    ids=["case", "full stop", "white space and comma", "quotation marks"],
 )
-def test_case_white_space_and_punctuation_make_no_other_document(other: str) -> None:
-    assert document_hash(other) == document_hash(TEXT)
-    assert count_shared_documents(known(other), known(TEXT)) == Overlap(1, 1, 1)
+def test_case_white_space_and_punctuation_make_no_other_document(same_text: str) -> None:
+    assert document_hash(same_text) == document_hash(TEXT)
+    overlap = count_shared_documents(fingerprints(same_text), fingerprints(TEXT))
+    assert overlap == Overlap(equal=1, near=1, sharing=1)
 
 
+# A text, the same with other punctuation, and a word of it with another one to put there.
 OTHER_SCRIPTS = {
     "Chinese": (
         "村里的磨坊建在河边，老磨工每天清晨打开水闸，让水轮慢慢转动，把农民送来的麦子磨成面粉。",
@@ -81,15 +92,20 @@ OTHER_SCRIPTS = {
 
 @pytest.mark.parametrize("script", OTHER_SCRIPTS)
 def test_documents_of_other_scripts_are_compared_as_english_ones(script: str) -> None:
-    """Other marks make no other document, and another word at the end makes a near duplicate."""
-    text, with_other_marks, (word, other_word) = OTHER_SCRIPTS[script]
+    """Other punctuation makes no other document; another word at the end makes a near duplicate."""
+    text, repunctuated_text, (word, other_word) = OTHER_SCRIPTS[script]
     assert word in text
-    assert count_shared_documents(known(with_other_marks), known(text)) == Overlap(1, 1, 1)
-    assert count_shared_documents(known(text.replace(word, other_word)), known(text)) == Overlap(
-        0, 1, 1
-    )
-    others = [each for name, (each, _, _) in OTHER_SCRIPTS.items() if name != script]
-    assert count_shared_documents(known(text), known(*others)) == Overlap(0, 0, 0)
+    changed_text = text.replace(word, other_word)
+    foreign_texts = [texts[0] for name, texts in OTHER_SCRIPTS.items() if name != script]
+    known = fingerprints(text)
+
+    equal = count_shared_documents(fingerprints(repunctuated_text), known)
+    near = count_shared_documents(fingerprints(changed_text), known)
+    foreign = count_shared_documents(known, fingerprints(*foreign_texts))
+
+    assert equal == Overlap(equal=1, near=1, sharing=1)
+    assert near == Overlap(equal=0, near=1, sharing=1)
+    assert foreign == Overlap(equal=0, near=0, sharing=0)
 
 
 @pytest.mark.parametrize(
@@ -106,73 +122,99 @@ def test_words_by_hand(text: str, expected: list[str]) -> None:
     assert split_words(text) == expected
 
 
-def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_none() -> None:
-    near = TEXT.replace("was born", "was old")
-    quoting = (
-        "Yesterday "
-        + " ".join(TEXT.split()[14:28])
-        + " and many more things happened that nobody wrote down"
+def test_a_few_other_words_make_a_near_duplicate_and_a_quotation_makes_none() -> None:
+    near_duplicate = TEXT.replace("was born", "was old")
+    passage = " ".join(TEXT.split()[14:28])
+    quotation = f"Yesterday {passage} and many more things happened that nobody wrote down"
+    reversed_text = " ".join(reversed(TEXT.split()))
+
+    overlap = count_shared_documents(
+        fingerprints(near_duplicate, quotation, reversed_text), fingerprints(TEXT)
     )
-    other = " ".join(reversed(TEXT.split()))
-    assert count_shared_documents(known(near, quoting, other), known(TEXT)) == Overlap(0, 1, 2)
+
+    assert overlap == Overlap(equal=0, near=1, sharing=2)
 
 
 def test_questions_are_compared_with_their_choices() -> None:
-    question = "Which of these would a careful person take along on a walk in the rain"
-    one = (
-        document_hash(question, ["a coat", "a lamp"]),
-        hash_word_runs(question, ["a coat", "a lamp"]),
-    )
-    other = (
-        document_hash(question, ["a lamp", "a kite"]),
-        hash_word_runs(question, ["a lamp", "a kite"]),
-    )
-    assert count_shared_documents([one], [other]) == Overlap(0, 1, 1)
-    turned = (
-        document_hash(question, ["a lamp", "a coat"]),
-        hash_word_runs(question, ["a lamp", "a coat"]),
-    )
-    assert count_shared_documents([one], [turned]).equal == 1
+    text = "Which of these would a careful person take along on a walk in the rain"
+    question = fingerprint(text, ["a coat", "a lamp"])
+    other_choice = fingerprint(text, ["a lamp", "a kite"])
+    other_order = fingerprint(text, ["a lamp", "a coat"])
+
+    assert count_shared_documents([question], [other_choice]) == Overlap(0, 1, 1)
+    assert count_shared_documents([question], [other_order]).equal == 1
 
 
 def test_what_stands_in_every_prompt_is_a_template() -> None:
     prompt = "Read the passage below with care and then answer the question that follows after it :"
-    texts = [f"{prompt} tail{n}" for n in range(40)]
-    assert count_shared_documents(known(*texts[:20]), known(*texts[20:])) == Overlap(0, 0, 0)
-    assert count_shared_documents(known(*texts[:3]), known(*texts[20:22])).sharing == 3
+    known = fingerprints(*(f"{prompt} tail{number}" for number in range(40)))
+
+    assert count_shared_documents(known[:20], known[20:]) == Overlap(0, 0, 0)
+    assert count_shared_documents(known[:3], known[20:22]).sharing == 3
+
+
+def word_runs(text: str) -> set[tuple[str, ...]]:
+    """Runs of 13 words of which at least 9 differ."""
+    words = split_words(text)
+    runs = {tuple(words[start : start + 13]) for start in range(len(words) - 12)}
+    return {run for run in runs if len(set(run)) >= 9}
+
+
+def frequent_runs(documents: list[set[tuple[str, ...]]]) -> set[tuple[str, ...]]:
+    """Runs that stand in more than ten documents of one side: a template."""
+    all_runs = set().union(*documents)
+    return {run for run in all_runs if sum(run in document for document in documents) > 10}
 
 
 def test_the_counts_are_those_of_plain_sets_of_words() -> None:
-    draw = random.Random(0)
-    passages = [draw.choices(VOCABULARY, k=draw.randint(10, 30)) for _ in range(12)]
-    sides = [[" ".join(sum(draw.sample(passages, 2), [])) for _ in range(40)] for _ in range(2)]
+    generator = random.Random(0)
+    passages = [generator.choices(VOCABULARY, k=generator.randint(10, 30)) for _ in range(12)]
 
-    def grams(text: str) -> set[tuple[str, ...]]:
-        found = [
-            tuple(split_words(text)[start : start + 13])
-            for start in range(len(split_words(text)) - 12)
-        ]
-        return {run for run in found if len(set(run)) >= 9}
+    def random_texts() -> list[str]:
+        pairs = [generator.sample(passages, 2) for _ in range(40)]
+        return [" ".join(first + second) for first, second in pairs]
 
-    of = [[grams(text) for text in side] for side in sides]
-    often = {
-        run for side in of for run in set().union(*side) if sum(run in each for each in side) > 10
-    }
-    of = [[each - often for each in side] for side in of]
-    common = np.array([[len(a & b) for b in of[1]] for a in of[0]])
-    least = np.array([[min(len(a), len(b)) for b in of[1]] for a in of[0]])
-    equal = np.array([text in sides[1] for text in sides[0]])
-    near = equal | ((common > 0) & (common >= 0.5 * least)).any(axis=1)
-    sharing = equal | (common > 0).any(axis=1)
-    found = count_shared_documents(*(known(*side) for side in sides))
-    assert found == Overlap(int(equal.sum()), int(near.sum()), int(sharing.sum()))
-    assert 0 < found.near < found.sharing < 40
+    calibration_texts = random_texts()
+    test_texts = random_texts()
+    overlap = count_shared_documents(fingerprints(*calibration_texts), fingerprints(*test_texts))
+
+    calibration_runs = [word_runs(text) for text in calibration_texts]
+    test_runs = [word_runs(text) for text in test_texts]
+    template = frequent_runs(calibration_runs) | frequent_runs(test_runs)
+    n_equal = 0
+    n_near = 0
+    n_sharing = 0
+    for text, runs in zip(calibration_texts, calibration_runs, strict=True):
+        is_near = False
+        is_sharing = False
+        for other_runs in test_runs:
+            own = runs - template
+            other = other_runs - template
+            n_common = len(own & other)
+            is_sharing |= n_common > 0
+            is_near |= n_common > 0 and n_common >= 0.5 * min(len(own), len(other))
+        is_equal = text in test_texts
+        n_equal += is_equal
+        n_near += is_equal or is_near
+        n_sharing += is_equal or is_sharing
+    assert overlap == Overlap(n_equal, n_near, n_sharing)
+    assert 0 < overlap.near < overlap.sharing < 40
 
 
 def test_near_duplicates_are_one_group() -> None:
-    near, further = (
-        TEXT.replace("was born", "was old"),
-        TEXT.replace("The quick brown", "A very slow"),
-    )
-    found = groups(known(TEXT, "something else", near, TEXT + "!", further, "something, else"))
-    assert found[0] == found[2] == found[3] == found[4] and found[1] == found[5] != found[0]
+    near_duplicate = TEXT.replace("was born", "was old")
+    other_near_duplicate = TEXT.replace("The quick brown", "A very slow")
+    texts = [
+        TEXT,
+        "something else",
+        near_duplicate,
+        TEXT + "!",
+        other_near_duplicate,
+        "something, else",
+    ]
+
+    group_of = groups(fingerprints(*texts))
+
+    assert group_of[0] == group_of[2] == group_of[3] == group_of[4]
+    assert group_of[1] == group_of[5]
+    assert group_of[0] != group_of[1]

@@ -1,37 +1,45 @@
 """Where two results of a stage differ."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 
-def differences(
-    one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-4, at: str = ""
+def list_differences(
+    expected: Any, result: Any, relative: float = 1e-3, absolute: float = 1e-4, path: str = ""
 ) -> list[str]:
-    """The places where results differ, with both values; numbers may differ by so much."""
-    if isinstance(one, torch.Tensor):
-        one, other = one.tolist(), other.tolist()
-    if isinstance(one, Mapping):
-        if one.keys() != other.keys():
-            return [f"{at}: keys {sorted(map(str, one.keys() ^ other.keys()))}"]
-        return [
-            d
-            for key in one
-            for d in differences(one[key], other[key], relative, absolute, f"{at}.{key}")
-        ]
-    if isinstance(one, (Sequence, np.ndarray)) and not isinstance(one, str):
-        if len(one) != len(other):
-            return [f"{at}: {len(one)} and {len(other)} entries"]
-        pairs = enumerate(zip(one, other, strict=True))
-        return [
-            d
-            for number, (a, b) in pairs
-            for d in differences(a, b, relative, absolute, f"{at}[{number}]")
-        ]
-    if isinstance(one, (float, np.floating)) and isinstance(other, (float, np.floating)):
-        same = np.isclose(one, other, rtol=relative, atol=absolute, equal_nan=True)
+    """The positions where results differ by more than the tolerance, each with both values."""
+    if isinstance(expected, torch.Tensor):
+        expected = expected.tolist()
+        result = result.tolist()
+
+    entries: Iterable[tuple[str, Any, Any]]
+    if isinstance(expected, Mapping):
+        if expected.keys() != result.keys():
+            keys = sorted(map(str, expected.keys() ^ result.keys()))
+            return [f"{path}: keys {keys}"]
+        entries = [(f"{path}.{key}", expected[key], result[key]) for key in expected]
+    elif isinstance(expected, (Sequence, np.ndarray)) and not isinstance(expected, str):
+        if len(expected) != len(result):
+            return [f"{path}: {len(expected)} and {len(result)} entries"]
+        indices = range(len(expected))
+        entries = [(f"{path}[{index}]", expected[index], result[index]) for index in indices]
     else:
-        same = one == other
-    return [] if same else [f"{at}: {one} and {other}"]
+        is_same = _are_close(expected, result, relative, absolute)
+        return [] if is_same else [f"{path}: {expected} and {result}"]
+
+    differences: list[str] = []
+    for entry_path, expected_entry, result_entry in entries:
+        differences += list_differences(
+            expected_entry, result_entry, relative, absolute, entry_path
+        )
+    return differences
+
+
+def _are_close(expected: Any, result: Any, relative: float, absolute: float) -> bool:
+    floats = (float, np.floating)
+    if isinstance(expected, floats) and isinstance(result, floats):
+        return bool(np.isclose(expected, result, rtol=relative, atol=absolute, equal_nan=True))
+    return bool(expected == result)

@@ -1,4 +1,4 @@
-"""Tensors that say they are on `cuda:N`, and the memory of the devices that they stand on (see pretended.py)."""
+"""Tensors that claim to be on `cuda:N`, and the memory of these devices (see pretended.py)."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,36 +12,45 @@ from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 HOST = torch.device("cpu")
-NOWHERE = torch.device("meta")  # what C++ takes a placed tensor's device for
+NOWHERE = torch.device("meta")  # what C++ takes for the device of a placed tensor
 GIB = 1 << 30
-_BLOCK = 512  # bytes that CUDA's allocator rounds up to
 
+_BLOCK_BYTES = 512  # CUDA's allocator rounds up to these
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-
-_RESHAPING = {f"aten::{name}_" for name in ("squeeze", "unsqueeze", "t", "transpose", "as_strided")}
+_RESHAPING = {
+    "aten::squeeze_",
+    "aten::unsqueeze_",
+    "aten::t_",
+    "aten::transpose_",
+    "aten::as_strided_",
+}
 
 
 class _Block:
-    """The memory of one storage, given back when the last tensor on it is gone, and the place of all of them.
+    """The memory of one storage, which is freed with the last tensor on it.
 
-    What C++ makes on the way has no place (`meta`) before something of a device is written into it.
+    Tensors that C++ makes on the way are on no device (`meta`) until an operation writes into them
+    what is on one.
     """
 
-    def __init__(self, place: torch.device, size: int) -> None:
-        self.place, self.size = NOWHERE, size
+    def __init__(self, device: torch.device, n_bytes: int) -> None:
+        self.device = NOWHERE
+        self.n_bytes = n_bytes
         self.card: Card | None = None
-        self.settle(place)
+        self.settle(device)
 
-    def settle(self, place: torch.device) -> None:
-        """Take the memory of a place."""
-        if place != NOWHERE and current is not None:
-            card = current.cards[place.index]
-            card.take(self.size)
-            self.place, self.card = place, card
+    def settle(self, device: torch.device) -> None:
+        """Take memory of a device."""
+        if device == NOWHERE or current is None:
+            return
+        card = current.cards[device.index]
+        card.allocate(self.n_bytes)
+        self.device = device
+        self.card = card
 
     def __del__(self) -> None:
         if self.card is not None:
-            self.card.alive -= self.size
+            self.card.alive -= self.n_bytes
 
 
 @dataclass
@@ -49,45 +58,48 @@ class Card:
     """One pretended device.
 
     memory: its bytes; an allocation that passes them raises `torch.cuda.OutOfMemoryError`.
-    alive, peak: bytes of tensors that are there now, and the most that there were since `peak` was reset.
-    failed: allocations that were refused.
+    alive, peak: bytes of the tensors that it has now, and at most since `peak` was reset.
+    n_failed: refused allocations.
     """
 
-    number: int
+    index: int
     memory: int
     alive: int = 0
     peak: int = 0
-    failed: int = 0
+    n_failed: int = 0
 
-    def take(self, size: int) -> None:
-        """Allocate; raises where real memory would be used up."""
-        if self.alive + size > self.memory:
-            self.failed += 1
+    def allocate(self, n_bytes: int) -> None:
+        """Raise `torch.cuda.OutOfMemoryError` where a real device would."""
+        if self.alive + n_bytes > self.memory:
+            self.n_failed += 1
             raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size} bytes. cuda:{self.number} has {self.memory} bytes, of "
-                f"which {self.alive} are in use. (A pretended device.)"
+                f"CUDA out of memory. Tried to allocate {n_bytes} bytes. cuda:{self.index} has "
+                f"{self.memory} bytes, of which {self.alive} are in use. (A pretended device.)"
             )
-        self.alive += size
+        self.alive += n_bytes
         self.peak = max(self.peak, self.alive)
 
 
 @dataclass
 class Machine:
-    """What tests ask of the pretended devices; `sent` counts copies from the host to a device."""
+    """The pretended devices; `n_sent` counts copies from the host to a device."""
 
     cards: list[Card]
-    sent: int = 0
-    blocks: Any = field(default_factory=weakref.WeakValueDictionary)
+    n_sent: int = 0
+    blocks: Any = field(default_factory=weakref.WeakValueDictionary)  # by address of the storage
 
-    def card(self, place: Any = None) -> Card:
-        """The device that a user names: nothing, a number, a text or a torch.device."""
-        if isinstance(place, int):
-            return self.cards[place]
-        return self.cards[(torch.device(place).index or 0) if place is not None else 0]
+    def find_card(self, device: Any = None) -> Card:
+        """The card that a user names with nothing, a number, a text or a torch.device."""
+        if device is None:
+            return self.cards[0]
+        if isinstance(device, int):
+            return self.cards[device]
+        return self.cards[torch.device(device).index or 0]
 
 
 current: Machine | None = None
-_device._device_constructors()  # which torch remembers for ever: as they are, not as they are replaced below
+# Torch caches these for ever: to be the true ones, and not those that pretended.py puts there.
+_device._device_constructors()
 
 
 class Placed(torch.Tensor):
@@ -96,24 +108,27 @@ class Placed(torch.Tensor):
     held: torch.Tensor
     block: _Block
 
-    # C++ sees none of these.
-    place = device = property(lambda self: self.block.place)  # type: ignore[assignment]
+    # Python reads these; C++ does not.
+    device = property(lambda self: self.block.device)  # type: ignore[assignment]
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     is_cpu = is_meta = property(lambda self: False)  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, held: torch.Tensor, place: torch.device) -> "Placed":
-        """Take memory on the place, unless the tensor looks into memory that is taken."""
-        form = dict(
+    def __new__(cls, held: torch.Tensor, device: torch.device) -> "Placed":
+        """Take memory of the device, unless the tensor is a view of what is there."""
+        make_wrapper: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
+        tensor: Any = make_wrapper(
+            cls,
+            held.shape,
             strides=held.stride(),
             storage_offset=held.storage_offset(),
             dtype=held.dtype,
             layout=held.layout,
+            device=NOWHERE,
         )
-        make: Any = torch.Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-        made: Any = make(cls, held.shape, **form, device=NOWHERE)
-        made.held, made.block = held, _block(held, place)
-        return made
+        tensor.held = held
+        tensor.block = _find_block(held, device)
+        return tensor
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -124,7 +139,7 @@ class Placed(torch.Tensor):
         return _run(function, args, kwargs or {})
 
     def get_device(self) -> int:
-        return int(self.place.index)
+        return int(self.device.index)
 
     def data_ptr(self) -> int:
         return self.held.data_ptr()
@@ -134,15 +149,16 @@ class Placed(torch.Tensor):
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
-            f"can't convert {self.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
-            "memory first."
+            f"can't convert {self.device} device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        return super().__getitem__(_tensors(index, self.place))  # type: ignore[no-any-return, misc]
+        placed_index = _place_index(index, self.device)
+        return super().__getitem__(placed_index)  # type: ignore[no-any-return, misc]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(_tensors(index, self.place), value)  # type: ignore[misc]
+        super().__setitem__(_place_index(index, self.device), value)  # type: ignore[misc]
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -153,8 +169,8 @@ class Placed(torch.Tensor):
     def new_tensor(
         self, values: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
     ) -> Any:
-        made = torch.tensor(values, dtype=dtype or self.dtype, device=device or self.place)
-        return made.requires_grad_(requires_grad)
+        tensor = torch.tensor(values, dtype=dtype or self.dtype, device=device or self.device)
+        return tensor.requires_grad_(requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Placed":
         if id(self) in memo:
@@ -167,194 +183,256 @@ class Placed(torch.Tensor):
         return copied
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"Placed({self.held}, {self.place})"
+        return f"Placed({self.held}, {self.device})"
 
 
-def _block(held: torch.Tensor, place: torch.device) -> _Block:
+def _find_block(held: torch.Tensor, device: torch.device) -> _Block:
+    """The block of a tensor's storage, which is a new one unless the tensor is a view."""
     assert current is not None
     storage = held.untyped_storage()
-    found: _Block | None = current.blocks.get(storage.data_ptr()) if storage.nbytes() else None
-    if found is None:
-        found = _Block(place, -(-storage.nbytes() // _BLOCK) * _BLOCK)
-        if found.size:
-            current.blocks[storage.data_ptr()] = found
-    return found
+    address = storage.data_ptr()
+    block: _Block | None = current.blocks.get(address) if storage.nbytes() else None
+    if block is not None:
+        return block
+    n_blocks = -(-storage.nbytes() // _BLOCK_BYTES)
+    block = _Block(device, n_blocks * _BLOCK_BYTES)
+    if n_blocks:
+        current.blocks[address] = block
+    return block
 
 
-def _tensors(index: Any, place: torch.device) -> Any:
-    """An index whose lists are tensors on a device: from them C++ makes tensors on what it takes for the device."""
+def _place_index(index: Any, device: torch.device) -> Any:
+    """An index whose lists are tensors on a device.
+
+    C++ would make tensors of them on what it takes for the device.
+    """
+    if isinstance(index, (list, np.ndarray)):
+        return torch.tensor(index, device=device)
     if isinstance(index, tuple):
+        # Only one level deep: a tuple inside is no index.
         return tuple(
-            _tensors(each, place) if isinstance(each, (list, np.ndarray)) else each
-            for each in index
+            torch.tensor(entry, device=device) if isinstance(entry, (list, np.ndarray)) else entry
+            for entry in index
         )
-    return torch.tensor(index, device=place) if isinstance(index, (list, np.ndarray)) else index
+    return index
 
 
-def _numbered(place: torch.device) -> torch.device:
-    return torch.device("cuda", place.index or 0) if place.type == "cuda" else place
-
-
-def place_of(tensor: torch.Tensor) -> torch.device:
-    return tensor.place if isinstance(tensor, Placed) else tensor.device
+def _with_index(device: torch.device) -> torch.device:
+    """`cuda` is `cuda:0`."""
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def held_by(value: Any) -> Any:
-    """What an operation on the CPU is given for a value."""
+    """An argument of an operation, as the operation on the CPU gets it."""
     if isinstance(value, Placed):
         return value.held
     if isinstance(value, torch.device):
         return HOST
-    return type(value)(map(held_by, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(held_by, value))
+    return value
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is to be known of an operation: whether it is made of others, and which arguments it writes into."""
+class _Argument:
+    """An argument into which an operation writes."""
+
+    index: int
+    name: str
+    is_keyword_only: bool
+
+    def value(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.is_keyword_only or self.index >= len(args):
+            return kwargs.get(self.name)
+        return args[self.index]
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An operation: whether it is made of others, and which arguments it writes into."""
 
     name: str
-    composite: bool
-    written: tuple[tuple[int, str, bool], ...]
+    is_composite: bool
+    written: tuple[_Argument, ...]
 
     @staticmethod
     @cache
-    def of(function: Any) -> "_Known":
+    def of(function: Any) -> "_Operation":
         """Read from its schema, once."""
-        name, arguments = function._schema.name, function._schema.arguments
-        written = [
-            (number, argument.name, argument.kwarg_only)
-            for number, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        return _Known(name, function._can_decompose(), tuple(written))
+        written = []
+        for index, argument in enumerate(function._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                written.append(_Argument(index, argument.name, argument.kwarg_only))
+        return _Operation(function._schema.name, function._can_decompose(), tuple(written))
 
 
 def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """An operation with tensors of pretended devices, or one that makes a tensor there."""
-    known, told = _Known.of(function), kwargs.get("device")
-    tensors, listed = _among([*args, *kwargs.values()])
-    placed = any(isinstance(each, Placed) for each in tensors)
-    if not placed:
-        genuine_meta = (
-            told is not None
-            and told.type == "meta"
-            and (tensors or _device.CURRENT_DEVICE == NOWHERE)
-        )
-        if genuine_meta or told is None or told.type == "cpu":
-            return function(*args, **kwargs)
+    operation = _Operation.of(function)
+    operands = _Operands.of([*args, *kwargs.values()])
+    requested_device = kwargs.get("device")
+    if not operands.has_placed and not _is_for_device(requested_device, operands):
+        return function(*args, **kwargs)
+
     assert current is not None, "a tensor of a pretended device outlived it"
-    if known.composite:
+    if operation.is_composite:
         # In inference mode these come whole; outside of it autograd has taken them apart.
         with Operations():
-            found = function.decompose(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
-    if known.name == "aten::_to_copy":
-        return _copied(function, args[0], kwargs)
-    if known.name == "aten::copy_":
-        return _copied_into(function, args, kwargs)
-    at = agreed(known.name, args, tensors, listed)
-    if told is not None and told.type == "cpu":
-        at = HOST
-    elif told is not None and told.type == "cuda":
-        at = _numbered(told)
-    if known.name in _INDEXING:
-        current.sent += sum(each is not None and not isinstance(each, Placed) for each in args[1])
-    inner = [held_by(each) for each in args]
-    if known.name == "aten::histc":
-        inner[0] = inner[0].double()  # which a GPU counts as they are
-    found = function(*inner, **{key: held_by(each) for key, each in kwargs.items()})
-    if at == HOST:
-        return found
-    if known.name in _RESHAPING:
-        # C++ has a shape of its own of the tensor outside.
+            result = function.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    if operation.name == "aten::_to_copy":
+        return _copy(function, args[0], kwargs)
+    if operation.name == "aten::copy_":
+        return _copy_into(function, args, kwargs)
+    return _run_on_cpu(function, operation, operands, args, kwargs)
+
+
+def _is_for_device(requested_device: torch.device | None, operands: "_Operands") -> bool:
+    """Whether an operation without placed operands makes a tensor on a pretended device."""
+    if requested_device is None or requested_device.type == "cpu":
+        return False
+    if requested_device.type == "meta":
+        # Truly meta where a tensor is, or where a `with torch.device("meta")` is open.
+        return not operands.tensors and _device.CURRENT_DEVICE != NOWHERE
+    return True
+
+
+def _run_on_cpu(
+    function: Any, operation: _Operation, operands: "_Operands", args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """Run the CPU's kernel on what the operands hold, and place its result."""
+    assert current is not None
+    device = common_device(operation.name, args, operands)
+    requested_device = kwargs.get("device")
+    if requested_device is not None and requested_device.type == "cpu":
+        device = HOST
+    elif requested_device is not None and requested_device.type == "cuda":
+        device = _with_index(requested_device)
+    if operation.name in _INDEXING:
+        current.n_sent += sum(
+            index is not None and not isinstance(index, Placed) for index in args[1]
+        )
+
+    held_args = [held_by(argument) for argument in args]
+    held_kwargs = {name: held_by(argument) for name, argument in kwargs.items()}
+    if operation.name == "aten::histc":
+        held_args[0] = held_args[0].double()  # a GPU counts other types too
+    result = function(*held_args, **held_kwargs)
+    if device == HOST:
+        return result
+    if operation.name in _RESHAPING:
+        # C++ keeps a shape of its own for the tensor outside.
         with torch._C._DisableTorchDispatch():
             return function(*args, **kwargs)
-    written = {}
-    for number, name, by_name in known.written:
-        outer = kwargs.get(name) if by_name or number >= len(args) else args[number]
-        if isinstance(outer, Placed):
-            if outer.place == NOWHERE:
-                outer.block.settle(at)
-            written[id(outer.held)] = outer
-    if isinstance(found, torch.Tensor):
-        return written.get(id(found)) if id(found) in written else Placed(found, at)
-    if isinstance(found, (tuple, list)):
-        return type(found)(
-            [Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found]
-        )
-    return found
+
+    written_by_held = {}
+    for argument in operation.written:
+        tensor = argument.value(args, kwargs)
+        if isinstance(tensor, Placed):
+            if tensor.device == NOWHERE:
+                tensor.block.settle(device)
+            written_by_held[id(tensor.held)] = tensor
+    if isinstance(result, torch.Tensor) and id(result) in written_by_held:
+        return written_by_held[id(result)]
+    if isinstance(result, (tuple, list)):
+        return type(result)([_place_result(entry, device) for entry in result])
+    return _place_result(result, device)
 
 
-def _among(values: Sequence[Any]) -> tuple[list[torch.Tensor], set[int]]:
-    """The tensors of an operation, and which of them stand in lists."""
-    tensors, listed = [], set()
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            inside = [each for each in value if isinstance(each, torch.Tensor)]
-            tensors += inside
-            listed |= {id(each) for each in inside}
-    return tensors, listed
+def _place_result(result: Any, device: torch.device) -> Any:
+    return Placed(result, device) if isinstance(result, torch.Tensor) else result
 
 
-def agreed(name: str, args: Any, tensors: Sequence[torch.Tensor], listed: set[int]) -> torch.device:
-    """Where an operation runs; refused if its operands are in different places.
+@dataclass(frozen=True)
+class _Operands:
+    """The tensors of an operation, and the identities of those that stand in lists."""
 
-    A number may come from the host beside tensors of a device, but not among those of a list, and so may indices.
+    tensors: list[torch.Tensor]
+    in_lists: set[int]
+
+    @staticmethod
+    def of(arguments: Sequence[Any]) -> "_Operands":
+        tensors: list[torch.Tensor] = []
+        in_lists: set[int] = set()
+        for argument in arguments:
+            if isinstance(argument, torch.Tensor):
+                tensors.append(argument)
+            elif isinstance(argument, (list, tuple)):
+                listed = [entry for entry in argument if isinstance(entry, torch.Tensor)]
+                tensors += listed
+                in_lists |= {id(tensor) for tensor in listed}
+        return _Operands(tensors, in_lists)
+
+    @property
+    def has_placed(self) -> bool:
+        return any(isinstance(tensor, Placed) for tensor in self.tensors)
+
+
+def operands_of(*tensors: torch.Tensor) -> _Operands:
+    return _Operands.of(tensors)
+
+
+def common_device(name: str, args: Any, operands: _Operands) -> torch.device:
+    """Where an operation runs; raises if its operands are on different devices.
+
+    With tensors of a device, a number may come from the host unless it stands in a list, and
+    indices may.
     """
-    places = set()
-    for each in tensors:
-        if isinstance(each, Placed):
-            places.add(each.place)
+    devices = set()
+    for tensor in operands.tensors:
+        if isinstance(tensor, Placed):
+            devices.add(tensor.device)
+            continue
+        assert tensor.device != NOWHERE, f"{name} of a tensor without values"
+        is_listed = id(tensor) in operands.in_lists
+        if name in _INDEXING:
+            may_be_on_host = is_listed and tensor is not args[0]
         else:
-            assert each.device != NOWHERE, f"{name} of a tensor without values"
-            free = (
-                id(each) in listed and each is not args[0] if name in _INDEXING else each.dim() == 0
-            )
-            if not free or (id(each) in listed and name not in _INDEXING):
-                places.add(HOST)
-    places.discard(NOWHERE)
-    if len(places) > 1:
+            may_be_on_host = tensor.dim() == 0 and not is_listed
+        if not may_be_on_host:
+            devices.add(HOST)
+    devices.discard(NOWHERE)
+    if len(devices) > 1:
         raise RuntimeError(
             "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(map(str, places)))}! ({name}; a pretended device)"
+            f"{' and '.join(sorted(map(str, devices)))}! ({name}; a pretended device)"
         )
-    return places.pop() if places else NOWHERE
+    return devices.pop() if devices else NOWHERE
 
 
-def _copied(function: Any, tensor: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """A copy, of another type or in another place."""
-    assert current is not None
-    told, start = kwargs.get("device"), place_of(tensor)
-    end = start if told is None else _numbered(told)
-    if end == NOWHERE and start != HOST:
-        end = start
-    if end == NOWHERE:
+def _copy(function: Any, tensor: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+    """A copy with another type or on another device."""
+    source = tensor.device
+    requested_device = kwargs.get("device")
+    target = source if requested_device is None else _with_index(requested_device)
+    if target == NOWHERE and source != HOST:
+        target = source
+    if target == NOWHERE:
         return function(tensor, **kwargs)  # type: ignore[no-any-return]
-    found: torch.Tensor = function(held_by(tensor), **{**kwargs, "device": HOST})
-    _moved(start, end)
-    return found if end == HOST else Placed(found, end)
+    copied: torch.Tensor = function(held_by(tensor), **{**kwargs, "device": HOST})
+    _count_sent(source, target)
+    return copied if target == HOST else Placed(copied, target)
 
 
-def _copied_into(function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-    into, source = args[:2]
-    if isinstance(into, Placed) and into.place == NOWHERE and isinstance(source, Placed):
-        into.block.settle(source.place)
-    function(held_by(into), held_by(source), *args[2:], **kwargs)
-    _moved(place_of(source), place_of(into))
-    return into  # type: ignore[no-any-return]
+def _copy_into(function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
+    target = args[0]
+    source = args[1]
+    if isinstance(target, Placed) and target.device == NOWHERE and isinstance(source, Placed):
+        target.block.settle(source.device)
+    function(held_by(target), held_by(source), *args[2:], **kwargs)
+    _count_sent(source.device, target.device)
+    return target  # type: ignore[no-any-return]
 
 
-def _moved(start: torch.device, end: torch.device) -> None:
-    """Count what the host sends."""
+def _count_sent(source: torch.device, target: torch.device) -> None:
+    """Count what the host sends to a device."""
     assert current is not None
-    current.sent += start == HOST and end not in (HOST, NOWHERE)
+    current.n_sent += source == HOST and target not in (HOST, NOWHERE)
 
 
 class Operations(TorchDispatchMode):
-    """Operations without a placed tensor that are to make one, too."""
+    """While open, operations without a placed operand can make a placed tensor too."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -366,57 +444,67 @@ class Operations(TorchDispatchMode):
         return _run(function, args, kwargs or {})
 
 
-class _Moved(torch.autograd.Function):
-    """A copy to another place, whose gradient goes back: C++ would not know where the tensor came from."""
+class _CopyWithGradient(torch.autograd.Function):
+    """A copy to another device whose gradient is copied back.
+
+    C++ would not know from which device the tensor came.
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, end: torch.device, dtype: Any) -> torch.Tensor:
-        ctx.start, ctx.dtype = place_of(tensor), tensor.dtype
-        return tensor.to(end, dtype)
+    def forward(ctx: Any, tensor: torch.Tensor, target: torch.device, dtype: Any) -> torch.Tensor:
+        ctx.source = tensor.device
+        ctx.dtype = tensor.dtype
+        return tensor.to(target, dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0].to(ctx.start, ctx.dtype), None, None
+        return gradients[0].to(ctx.source, ctx.dtype), None, None
 
 
-def moved_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`Tensor.to`, for which C++ would ask whether a tensor is where it is to go already."""
+def tensor_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`Tensor.to`; C++'s own one asks itself whether a tensor is on the target already."""
     copy = kwargs.pop("copy", False)
-    if args and isinstance(args[0], torch.Tensor) or "other" in kwargs:
+    options: dict[str, Any] = {}
+    if "other" in kwargs or (args and isinstance(args[0], torch.Tensor)):
         other = args[0] if args else kwargs.pop("other")
-        device, dtype, quietly, form = other.device, other.dtype, False, None
+        requested_device = other.device
+        dtype = other.dtype
     else:
-        device, dtype, quietly, form = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
-    end = place_of(self) if device is None else _numbered(device)
-    if end == place_of(self) and dtype in (None, self.dtype) and not copy:
+        parsed = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
+        requested_device, dtype, non_blocking, memory_format = parsed
+        options["non_blocking"] = non_blocking
+        if memory_format is not None:
+            options["memory_format"] = memory_format
+
+    source = self.device
+    target = source if requested_device is None else _with_index(requested_device)
+    if target == source and dtype in (None, self.dtype) and not copy:
         return self
-    if (
-        end != place_of(self)
-        and isinstance(self, Placed)
-        and self.requires_grad
-        and torch.is_grad_enabled()
-    ):
-        return _Moved.apply(self, end, dtype)  # type: ignore[no-any-return]
-    options = {"dtype": dtype, "device": end, "non_blocking": quietly, "memory_format": form}
-    return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
-        self, **{key: value for key, value in options.items() if value is not None}
-    )
+    needs_gradient = self.requires_grad and torch.is_grad_enabled()
+    if target != source and isinstance(self, Placed) and needs_gradient:
+        return _CopyWithGradient.apply(self, target, dtype)  # type: ignore[no-any-return]
+    options["device"] = target
+    if dtype is not None:
+        options["dtype"] = dtype
+    return torch.ops.aten._to_copy.default(self, **options)  # type: ignore[no-any-return]
 
 
-def on_host_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Functions that turn Python's numbers into a tensor on a device: they make it on the host, and send it."""
+def make_on_host_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A function like `torch.tensor` that makes its tensor on the host and sends it on."""
 
-    def made(
+    def make_and_send(
         values: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any
     ) -> torch.Tensor:
         if device is None:
             device = values.device if isinstance(values, torch.Tensor) else _device.CURRENT_DEVICE
         if isinstance(values, Placed):
-            found: torch.Tensor = values.detach().clone()
+            tensor: torch.Tensor = values.detach().clone()
         elif torch.device(device or HOST).type != "cuda":
-            return make(values, *args, device=device, **kwargs).requires_grad_(requires_grad)
+            on_host = make(values, *args, device=device, **kwargs)
+            return on_host.requires_grad_(requires_grad)
         else:
-            found = make(values, *args, **kwargs)
-        return found.to(device=device, dtype=kwargs.get("dtype")).requires_grad_(requires_grad)
+            tensor = make(values, *args, **kwargs)
+        sent = tensor.to(device=device, dtype=kwargs.get("dtype"))
+        return sent.requires_grad_(requires_grad)
 
-    return made
+    return make_and_send

@@ -1,9 +1,9 @@
-"""Every stage that runs on a GPU, each as one function of a world that returns the numbers it would write.
+"""Every stage that runs on a GPU, each as a function of a world that returns what it would write.
 
-A stage reads its model as a job does, so that it stands where `lamina.models.load` puts it.
+A stage loads its model as a job does, so that it is on the device that `lamina.models.load` chose.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,19 +56,24 @@ PLAN = {
 RUNS = [(1, 3), (4, 5)]
 
 
-def stage(*named: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the stage of its name, or once for each of the arguments given, `name[argument]`."""
+def stage(*arguments: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the stage of its name.
+
+    With arguments, it is registered once for each of them, as `name[argument]`.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        for argument in named:
-            STAGES[f"{function.__name__}[{argument}]"] = lambda world, told=argument: function(
-                world, told
-            )
-        if not named:
+        if not arguments:
             STAGES[function.__name__] = function
+        for argument in arguments:
+            STAGES[f"{function.__name__}[{argument}]"] = _with_argument(function, argument)
         return function
 
     return register
+
+
+def _with_argument(function: Callable[..., Any], argument: str) -> Stage:
+    return lambda world: function(world, argument)
 
 
 @stage()
@@ -79,16 +84,14 @@ def capture_activations(world: World) -> Any:
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
     units = all_units(DEPTH, kind)
-    return sweep.sweep_units(world.model(), world.samples, units, [], "removal", world.tokens).rows(
-        [CURRENT, *units]
-    )
+    scores = sweep.sweep_units(world.model(), world.samples, units, [], "removal", world.tokens)
+    return scores.rows([CURRENT, *units])
 
 
 @stage()
 def sweep_stream(world: World) -> Any:
-    return sweep.sweep_units(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(
-        UNITS
-    )
+    scores = sweep.sweep_units(world.model(), world.samples, UNITS, [], "stream", world.tokens)
+    return scores.rows(UNITS)
 
 
 @stage()
@@ -98,65 +101,67 @@ def sweep_weights(world: World) -> Any:
 
 @stage()
 def sweep_gradient(world: World) -> Any:
-    return weights.sweep_rows(
-        world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens
-    )
+    units = ["0", "2", "3"]
+    return weights.sweep_rows(world.model(), world.samples, units, ["1"], "gradient", world.tokens)
 
 
 @stage()
 def sweep_fit(world: World) -> Any:
-    return residuals.sweep_rows(
-        world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens
-    )
+    units = ["0", "2"]
+    return residuals.sweep_rows(world.model(), world.samples, units, ["1"], "fit", world.tokens)
 
 
 @stage()
 def sweep_looped(world: World) -> Any:
-    model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "bias": True})
-    wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
-    fitted = looped.fit_loop_patches(
-        model, [Source([each.sequence() for each in world.samples])], wanted.values(), options, 0
-    )
+    model = world.model()
+    ghost = repairs.Repair.from_options({"method": "ghost", "bias": True})
+    candidates = {"none": Candidate()}
+    candidates |= {unit: Candidate(frozenset({unit})) for unit in UNITS}
+    source = Source([sample.sequence() for sample in world.samples])
+    loop_patches = looped.fit_loop_patches(model, [source], candidates.values(), ghost, 0)
     with sweep.open_session(model, world.samples, world.tokens) as session:
-        looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
-    return session.scores.rows(wanted)
+        looped_session = looped.Looped(session, loop_patches)
+        looped_session.measure(range(len(world.samples)), candidates)
+    return session.scores.rows(candidates)
 
 
 @stage()
 def sweep_donors(world: World) -> Any:
     model = world.model()
-    units = ["2", "2.@donor", "4.@donor"]
-    layers = replacements.replacement_layers(model, units[1:], {"donor": world.manifest("donor")})
-    wanted = {unit: Candidate(frozenset({unit})) for unit in units}
+    replaced_units = ["2.@donor", "4.@donor"]
+    siblings = {"donor": world.manifest("donor")}
+    layers = replacements.replacement_layers(model, replaced_units, siblings)
+    candidates = {unit: Candidate(frozenset({unit})) for unit in ["2", *replaced_units]}
     with sweep.open_session(model, world.samples, world.tokens, replacements=layers) as session:
-        session.measure(range(len(world.samples)), wanted)
-    return session.scores.rows(wanted)
+        session.measure(range(len(world.samples)), candidates)
+    return session.scores.rows(candidates)
 
 
 @stage()
 def search_plans(world: World) -> Any:
+    """An evolutionary search with a repair that is fitted as the search goes."""
     model = world.model()
-    told = {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
-    options = selectors.Selector.from_options(told)
-    seen, held_back = np.arange(7), np.arange(7, len(world.samples))
-    source = [Source([world.samples[number].sequence() for number in seen])]
+    n_samples = len(world.samples)
+    seen = np.arange(7)
+    held_out = np.arange(7, n_samples)
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
+    source = Source([world.samples[index].sequence() for index in seen])
+
+    def fit_patches(candidates: Any) -> Any:
+        return looped.fit_loop_patches(model, [source], candidates, ghost, 0)
+
+    selector = selectors.Selector.from_options(
+        {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
+    )
     with sweep.open_session(model, world.samples, world.tokens, False) as session:
-        growing = GrowingRepairs(
-            lambda c: looped.fit_loop_patches(model, source, c, ghost, 0),
-            seen,
-            len(world.samples),
-            DEPTH,
-        )
-        asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
-        trials = Trials(asked, len(world.samples), prepare=growing.fit)
+        growing = GrowingRepairs(fit_patches, seen, n_samples, DEPTH)
+        looped_session = looped.Looped(session, growing.repairs)
+        evaluator = Evaluator(looped_session, loss_of("perplexity", "acc"))
+        trials = Trials(evaluator, n_samples, prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
-        found = run_search(trials, UNITS, [1, 2], options, seen, held_back, lengths)
-    return [
-        {size: sorted(end.removed) for size, end in found.sets.items()},
-        found.losses,
-        list(found.rows),
-    ]
+        result = run_search(trials, UNITS, [1, 2], selector, seen, held_out, lengths)
+    removed_by_size = {size: sorted(winner.removed) for size, winner in result.sets.items()}
+    return [removed_by_size, result.losses, list(result.rows)]
 
 
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -170,68 +175,74 @@ REPAIRS: dict[str, dict[str, Any]] = {
 }
 
 
-def repaired(
+def fit_runs(
     model: PreTrainedModel, world: World, settings: dict[str, Any]
 ) -> tuple[dict[Any, Fitted], list[Any]]:
-    """The fitted of the plan's runs, and what table `patches` says of them."""
+    """What a repair fits at the plan's runs, and the rows of table `patches`."""
     options = repairs.Repair.from_options(settings)
-    method, sources = protocol.load_method(options.method), [Source(world.texts)]
-    fits = {
-        at: method.fit(part, options)
-        for at, part in method.collect(model, sources, RUNS, options, 0)
-    }
-    maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
-    linear = {at: found for at, found in maps.items() if found is not None}
-    checked = check.measure_patches(model, sources, linear, 0) if linear else {}
-    facts = []
-    for at in RUNS:
-        patch_at = method.as_patch(fits[at].tensors)
-        operator_shape = operators.describe_operator(patch_at) if patch_at else {}
-        facts.append(fits[at].facts | operator_shape | checked.get(at, {}))
-    return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
+    method = protocol.load_method(options.method)
+    sources = [Source(world.texts)]
+    fits = {}
+    for run, statistics in method.collect(model, sources, RUNS, options, 0):
+        fits[run] = method.fit(statistics, options)
+
+    validated_patches = {}
+    for run, fit in fits.items():
+        validated_patch = method.as_patch(fit.validated)
+        if validated_patch is not None:
+            validated_patches[run] = validated_patch
+    errors_by_run = {}
+    if validated_patches:
+        errors_by_run = check.measure_patches(model, sources, validated_patches, 0)
+
+    rows = []
+    for run in RUNS:
+        patch_of_run = method.as_patch(fits[run].tensors)
+        operator_columns = operators.describe_operator(patch_of_run) if patch_of_run else {}
+        rows.append(fits[run].facts | operator_columns | errors_by_run.get(run, {}))
+    fitted = {run: Fitted(options.method, fits[run].tensors) for run in RUNS}
+    return fitted, rows
 
 
 @stage(*REPAIRS)
 def fit_patch(world: World, name: str) -> Any:
     """Fitted, written, read, and built into a variant that then predicts text."""
     model = world.model()
-    fitted, facts = repaired(model, world, REPAIRS[name])
+    fitted, rows = fit_runs(model, world, REPAIRS[name])
     file = world.scratch / "patch.safetensors"
-    tensors = patch.name_tensors(3, {at: each.tensors for at, each in fitted.items()})
-    patch.write_patch(file, REPAIRS[name]["method"], tensors, {})
+    tensors_by_run = {run: fitted_run.tensors for run, fitted_run in fitted.items()}
+    patch.write_patch(file, REPAIRS[name]["method"], patch.name_tensors(3, tensors_by_run), {})
     variant = materialise(model, PLAN, patch.read_patch(file, 3))
-    return [facts, _nll(variant, world)]
+    return [rows, _nll(variant, world)]
 
 
 @stage()
 def fit_patch_refit(world: World) -> Any:
-    model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "refit": True})
-    fits, behind = refit.fit(model, [Source(world.texts)], RUNS, options, 0)
-    variant = materialise(
-        model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()}
-    )
+    """Each run fitted on the model with the patches before it."""
+    model = world.model()
+    ghost = repairs.Repair.from_options({"method": "ghost", "refit": True})
+    sources = [Source(world.texts)]
+    fits, validated_passes = refit.fit(model, sources, RUNS, ghost, 0)
+    fitted = {run: Fitted("ghost", fit.tensors) for run, fit in fits.items()}
+    variant = materialise(model, PLAN, fitted)
+
     method = protocol.load_method("ghost")
-    checked = [
-        check.measure_patches(
-            model,
-            [Source(world.texts)],
-            {at: method.as_patch(fits[at].validated)},
-            0,
-            run=behind[at],
-        )[at]
-        for at in RUNS
-    ]
-    return [[found.facts for found in fits.values()], checked, _nll(variant, world)]
+    errors = []
+    for run in RUNS:
+        patches = {run: method.as_patch(fits[run].validated)}
+        measured = check.measure_patches(model, sources, patches, 0, run=validated_passes[run])
+        errors.append(measured[run])
+    return [[fit.facts for fit in fits.values()], errors, _nll(variant, world)]
 
 
 @stage()
 def fit_patch_auto_weight(world: World) -> Any:
+    """A repair whose data include another calibration, with a weight that is chosen."""
     options = repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "other": "auto"}})
-    other = calibrations.build_calibration(
-        [sample for sample in world.samples if sample.kind == "text"] * 3, 64
-    )
-    read = {"words": world.calibration, "other": other}
-    groups = weighing.group_plans(world.model(), read, [PLAN], {3: RUNS}, options, 0)
+    text_samples = [sample for sample in world.samples if sample.kind == "text"]
+    other = calibrations.build_calibration(text_samples * 3, 64)
+    calibration_by_name = {"words": world.calibration, "other": other}
+    groups = weighing.group_plans(world.model(), calibration_by_name, [PLAN], {3: RUNS}, options, 0)
     return [
         [sorted(group.fits), group.plan_columns, [fit.facts for fit in group.fits.values()]]
         for group in groups
@@ -256,68 +267,81 @@ _BRIEF = {"epochs": 2, "batch": 4, "warmup_steps": 1, "learning_rate": 1e-2}
 
 @stage(*HEALINGS)
 def heal_variant(world: World, name: str) -> Any:
-    """Trained, written, read, and built into a variant; with its progress saved on the way."""
+    """Trained with its progress saved, written, read, and built into a variant."""
     model = world.model()
-    dropout = {"dropout": 0.0} if name.startswith("lora") else {}
-    options = healings.Healing.from_options({**_BRIEF, **dropout, **HEALINGS[name]})
+    settings = {**_BRIEF, **HEALINGS[name]}
+    if name.startswith("lora"):
+        settings["dropout"] = 0.0
+    options = healings.Healing.from_options(settings)
     method = {"lora": lora, "full": full}[options.method]
-    patches = None if options.method == "full" else repaired(model, world, REPAIRS["ghost"])[0]
+    patches = None
+    if options.method == "lora":
+        patches, _ = fit_runs(model, world, REPAIRS["ghost"])
     progress = Progress(world.scratch / "progress.safetensors", "the same")
-    healed, rows = method.heal(
-        model, PLAN, patches, [TrainingSource(world.samples)], options, progress
-    )
+    sources = [TrainingSource(world.samples)]
+    healed, rows = method.heal(model, PLAN, patches, sources, options, progress)
     method.save(healed, world.scratch / "adapter")
-    return [rows, _nll(materialise(model, PLAN, patches, world.scratch / "adapter"), world)]
+    variant = materialise(model, PLAN, patches, world.scratch / "adapter")
+    return [rows, _nll(variant, world)]
 
 
 @stage()
 def heal_variant_resumed(world: World) -> Any:
-    """A training that was killed after its first epoch and goes on."""
-    progress = Progress(world.scratch / "progress.safetensors", "the same")
+    """A training that was interrupted after its first epoch and goes on."""
     options = healings.Healing.from_options({**_BRIEF, "method": "lora", "dropout": 0.0})
-    saved: list[Any] = []
+    sources = [TrainingSource(world.samples)]
+    progress = Progress(world.scratch / "progress.safetensors", "the same")
+    saved_states: list[Any] = []
     save = progress.save
 
-    def killed(*state: Any) -> None:
+    def save_and_interrupt(*state: Any) -> None:
         save(*state)
-        saved.append(state)
+        saved_states.append(state)
         raise KeyboardInterrupt
 
-    progress.save = killed  # type: ignore[method-assign]
+    progress.save = save_and_interrupt  # type: ignore[method-assign]
     try:
-        lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, progress)
+        lora.heal(world.model(), PLAN, None, sources, options, progress)
     except KeyboardInterrupt:
-        assert saved
-    again = Progress(world.scratch / "progress.safetensors", "the same")
-    return lora.heal(world.model(), PLAN, None, [TrainingSource(world.samples)], options, again)[1]
+        assert saved_states
+    resumed = Progress(world.scratch / "progress.safetensors", "the same")
+    _, rows = lora.heal(world.model(), PLAN, None, sources, options, resumed)
+    return rows
 
 
 @stage()
 def benchmark_task(world: World) -> Any:
-    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
-    return _scored(TaskBenchmark(task, model, world.tokenizer()), model)
+    model = world.model()
+    return _score_variants(TaskBenchmark(_task(world), model, world.tokenizer()), model)
 
 
 @stage()
 def benchmark_together(world: World) -> Any:
     """Questions and texts of an unpruned and a repaired model in one pass."""
-    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
-    fitted = {at: Fitted("ghost", {"operator": torch.eye(32) / 50}) for at in RUNS}
-    parts = {"base": Parts(None, None, None), "repaired": Parts(PLAN, fitted, None)}
-    candidates = {name: candidate_of(model, each) for name, each in parts.items()}
-    pass_ = Together(model, {name: found for name, found in candidates.items() if found})
-    benchmark, found = TaskBenchmark(task, model, world.tokenizer()), []
-    for name in parts:
-        scores = benchmark.score(model, name, pass_)
-        found.append([scores.metrics, scores.samples, _nll(model, world, name, pass_)])
-    return found
+    model = world.model()
+    fitted = {run: Fitted("ghost", {"operator": torch.eye(32) / 50}) for run in RUNS}
+    parts_by_name = {"base": Parts(None, None, None), "repaired": Parts(PLAN, fitted, None)}
+    candidates = {}
+    for name, parts in parts_by_name.items():
+        candidate = candidate_of(model, parts)
+        if candidate:
+            candidates[name] = candidate
+    together = Together(model, candidates)
+
+    benchmark = TaskBenchmark(_task(world), model, world.tokenizer())
+    results = []
+    for name in parts_by_name:
+        scores = benchmark.score(model, name, together)
+        results.append([scores.metrics, scores.samples, _nll(model, world, name, together)])
+    return results
 
 
 @stage()
 def benchmark_generation(world: World) -> Any:
-    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
+    model = world.model()
     options = Generate(max_tokens=4, samples=2, ngram=1)
-    return _scored(GenerationBenchmark(task, model, world.tokenizer(), options), model)
+    benchmark = GenerationBenchmark(_task(world), model, world.tokenizer(), options)
+    return _score_variants(benchmark, model)
 
 
 @stage()
@@ -326,18 +350,19 @@ def benchmark_perplexity(world: World) -> Any:
     return [_nll(model, world), _nll(materialise(model, PLAN), world)]
 
 
+_TIMED_COLUMNS = ("latency", "tokens_per_second", "device", "peak_memory")
+
+
 @stage()
 def benchmark_efficiency(world: World) -> Any:
-    """Sizes and what is asked of the device; times differ from run to run."""
+    """Sizes only: times and memory differ from run to run."""
     model = world.model()
-    pairs = [({"timed": "x"}, materialise(model, PLAN))]
-    rows = efficiency.measure_efficiency(model, pairs, Efficiency(prompt=8, generate=3, repeats=2))
-    return [
-        {key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows
-    ]
-
-
-_TIMED = ("latency", "tokens_per_second", "device", "peak_memory")
+    variants = [({"timed": "x"}, materialise(model, PLAN))]
+    options = Efficiency(prompt=8, generate=3, repeats=2)
+    untimed_rows = []
+    for row in efficiency.measure_efficiency(model, variants, options):
+        untimed_rows.append({key: row[key] for key in row if not key.startswith(_TIMED_COLUMNS)})
+    return untimed_rows
 
 
 @stage("variance", "void")
@@ -348,67 +373,76 @@ def diagnose_layers(world: World, kind: str) -> Any:
 
 @stage()
 def diagnose_probe(world: World) -> Any:
-    labels = tuple("ab"[number % 2] for number in range(len(world.texts)))
-    return probe.diagnose(
-        world.model(),
-        list(zip(world.texts, labels, strict=True)),
-        Probe(file="x", folds=2),
-        world.tokens,
-    )
+    labelled_texts = [(text, "ab"[index % 2]) for index, text in enumerate(world.texts)]
+    options = Probe(file="x", folds=2)
+    return probe.diagnose(world.model(), labelled_texts, options, world.tokens)
 
 
 @stage()
 def diagnose_patching(world: World) -> Any:
-    pairs = [
-        patching.PromptPair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
-        for number, text in enumerate(world.texts)
-    ]
-    return patching.diagnose(world.model(), pairs, Patching(file="x", least=1e-6), world.tokens)
+    pairs = []
+    for index, text in enumerate(world.texts):
+        prompt = text[:6]
+        counterfactual = (*text[:2], text[3] - 1, *text[3:6])
+        pairs.append(patching.PromptPair(prompt, counterfactual, 5 + index, 30 + index))
+    options = Patching(file="x", least=1e-6)
+    return patching.diagnose(world.model(), pairs, options, world.tokens)
 
 
 @stage()
 def export_variant(world: World) -> Any:
-    """Made where the workflow makes it, on the CPU; and saved from a variant that stands on a device."""
-    model, folder = world.model(), world.scratch / "export"
-    fitted, _ = repaired(model, world, REPAIRS["ghost"])
+    """Saved from a variant that is on a device."""
+    model = world.model()
+    folder = world.scratch / "export"
+    fitted, _ = fit_runs(model, world, REPAIRS["ghost"])
     export.save_variant(materialise(model, PLAN, fitted), folder)
     return load_file(folder / "model.safetensors")
 
 
 @stage()
 def load_an_export(world: World) -> Any:
-    model, folder = world.model(), world.scratch / "export"
+    model = world.model()
+    folder = world.scratch / "export"
     export.save_variant(materialise(model, {"units": ["1", "2"]}), folder)
     world.tokenizer().save_pretrained(folder)
+
     loaded, tokenizer = lamina.load(folder)
-    ids = tokenizer("w1 w2 w3 w4", return_tensors="pt").to(loaded.device)
+    inputs = tokenizer("w1 w2 w3 w4", return_tensors="pt").to(loaded.device)
     with torch.no_grad():
-        written = loaded.generate(**ids, max_new_tokens=4, do_sample=False)
-        logits = loaded(**ids).logits
+        written = loaded.generate(**inputs, max_new_tokens=4, do_sample=False)
+        logits = loaded(**inputs).logits
     return [written.tolist(), logits.float().cpu()]
 
 
 @stage()
 def budget_of_tokens(world: World) -> Any:
-    """`tokens: auto` asks the device how much it has; how much that is differs."""
+    """Whether `tokens: auto` finds memory; how much differs from device to device."""
     model = world.model()
-    return (
-        memory.choose_token_budget("auto", model, world.samples, 8) > 0
-        and memory.choose_token_budget("auto", model, world.samples) > 0
-    )
+    with_candidates = memory.choose_token_budget("auto", model, world.samples, 8)
+    without_candidates = memory.choose_token_budget("auto", model, world.samples)
+    return with_candidates > 0 and without_candidates > 0
+
+
+def _task(world: World) -> Any:
+    return task_object("mine", world.folder, 0, str(world.questions()))
 
 
 def _nll(
-    model: PreTrainedModel, world: World, name: str = "a model", pass_: Together | None = None
+    model: PreTrainedModel, world: World, name: str = "a model", together: Together | None = None
 ) -> list[Any]:
-    cut = [perplexity.Window(text, 1, number) for number, text in enumerate(world.texts)]
-    return list(
-        map(list, zip(*perplexity.document_nll(model, cut, len(cut), name, pass_), strict=True))
-    )
+    """Nats and tokens of each text."""
+    windows = [perplexity.Window(text, 1, index) for index, text in enumerate(world.texts)]
+    documents = perplexity.document_nll(model, windows, len(windows), name, together)
+    nats = [nll for nll, _ in documents]
+    n_tokens = [count for _, count in documents]
+    return [nats, n_tokens]
 
 
-def _scored(benchmark: Any, model: PreTrainedModel) -> list[Any]:
+def _score_variants(benchmark: Any, model: PreTrainedModel) -> list[Any]:
+    """Scores of the base model and of one with patches."""
     patches = {(1, 3): Patch(torch.eye(32) / 50), (4, 5): Patch(torch.zeros(32, 32))}
-    variants = [model, materialise(model, PLAN, patches)]
-    found: Sequence[Any] = [benchmark.score(variant, "a variant") for variant in variants]
-    return [[scores.metrics, scores.samples] for scores in found]
+    results = []
+    for variant in (model, materialise(model, PLAN, patches)):
+        scores = benchmark.score(variant, "a variant")
+        results.append([scores.metrics, scores.samples])
+    return results

@@ -1,101 +1,129 @@
-"""A model over two and three pretended devices, or with layers that are streamed, gives the CPU's numbers."""
+"""A model over two and three devices, or with layers that are streamed, gives the CPU's numbers."""
 
 import pytest
 
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.structure import layers_of
-from tests.device.compare import differences
-from tests.device.conftest import Made, OnDevices, OnHost
-from tests.device.pretended import pretended
+from tests.device.compare import list_differences
+from tests.device.conftest import MakeWorld, RunOnCpu, RunOnDevices
+from tests.device.placed import GIB
+from tests.device.pretended import pretend_devices
 from tests.device.stages import STAGES
 from tests.given.slow import slow_except
 
-SHARE = devices.SHARE
-QUICK = (
+EVERY_DAY = (
     "capture_activations",
     "sweep_removal[layer]",
     "sweep_looped",
     "sweep_donors",
     "fit_patch[ghost]",
 )
-ALL = slow_except(QUICK, STAGES)
-# Healing and gradients need all weights on a device; a load for a notebook goes to one device.
-WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
+# A load for a notebook, without `device_map`, goes to one device.
+SPREAD_STAGES = [name for name in STAGES if name != "load_an_export"]
+# Gradients need all weights on a device.
+GRADIENT_STAGES = [
+    name for name in SPREAD_STAGES if name.startswith(("sweep_gradient", "heal_variant"))
+]
+STREAMED_STAGES = [name for name in SPREAD_STAGES if name not in GRADIENT_STAGES]
 
 
-def sizes(made: Made) -> tuple[int, int]:
-    """Bytes of what is no layer of the model, and of one layer."""
-    model = made().model()
-    layer = devices.count_bytes(layers_of(model)[0])
-    return devices.count_bytes(model) - len(layers_of(model)) * layer, layer
+def weight_bytes(make_world: MakeWorld) -> tuple[int, int]:
+    """Bytes of the model without its layers, and of one layer."""
+    model = make_world().model()
+    layers = layers_of(model)
+    layer_bytes = devices.count_bytes(layers[0])
+    return devices.count_bytes(model) - len(layers) * layer_bytes, layer_bytes
 
 
-def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[int, ...]:
-    """Devices of a gigabyte each, whose room for weights is that of so many layers, on the first beside the rest."""
-    rest, layer = sizes(made)
-    rooms = [int(rest * (number == 0) + count * layer) for number, count in enumerate(layers)]
-    seen = devices.visible_devices
-    monkeypatch.setattr(
-        devices,
-        "visible_devices",
-        lambda: [(at, room) for (at, _), room in zip(seen(), rooms, strict=True)],
-    )
-    return (1 << 30,) * len(layers)
+def limit_weights(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, *n_layers: float
+) -> tuple[int, ...]:
+    """Let each device have weights of so many layers, the first one also those of no layer.
+
+    Returns the memory of the devices: a gigabyte each.
+    """
+    other_bytes, layer_bytes = weight_bytes(make_world)
+    limits = [int(count * layer_bytes) for count in n_layers]
+    limits[0] = int(other_bytes + n_layers[0] * layer_bytes)
+    visible_devices = devices.visible_devices
+
+    def limited_devices() -> list[tuple[object, int]]:
+        pairs = zip(visible_devices(), limits, strict=True)
+        return [(device, limit) for (device, _), limit in pairs]
+
+    monkeypatch.setattr(devices, "visible_devices", limited_devices)
+    return (GIB,) * len(n_layers)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("stage", ALL)
-def test_a_model_over_several_devices(
+@pytest.mark.parametrize(
+    "n_layers",
+    [(3.2, 2.2), pytest.param((2.2, 2.2, 1.2), marks=pytest.mark.slow)],
+    ids=["two devices", "three devices"],
+)
+@pytest.mark.parametrize("stage", slow_except(EVERY_DAY, SPREAD_STAGES))
+def test_a_model_over_several_devices_gives_what_it_gives_on_the_cpu(
     stage: str,
-    count: int,
-    made: Made,
-    on_host: OnHost,
-    on_devices: OnDevices,
+    n_layers: tuple[float, ...],
+    make_world: MakeWorld,
+    run_on_cpu: RunOnCpu,
+    run_on_devices: RunOnDevices,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if stage == "load_an_export":
-        pytest.skip("a load without device_map goes to one device")
-    wanted = on_host(stage)
-    memory = given(made, monkeypatch, *((3.2, 2.2) if count == 2 else (2.2, 2.2, 1.2)))
-    found, machine = on_devices(stage, *memory)
-    assert not differences(wanted, found)
+    expected = run_on_cpu(stage)
+    memory = limit_weights(make_world, monkeypatch, *n_layers)
+
+    result, machine = run_on_devices(stage, *memory)
+
+    assert not list_differences(expected, result)
     assert all(card.peak for card in machine.cards)
 
 
-@pytest.mark.parametrize("stage", ALL)
-def test_a_model_with_streamed_layers(
-    stage: str, made: Made, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stage", slow_except(EVERY_DAY, STREAMED_STAGES))
+def test_a_model_with_streamed_layers_gives_what_it_gives_on_the_cpu(
+    stage: str,
+    make_world: MakeWorld,
+    run_on_cpu: RunOnCpu,
+    run_on_devices: RunOnDevices,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    wanted = None if stage.startswith(WHOLE) else on_host(stage)
-    memory = given(made, monkeypatch, 3.2)
-    if stage.startswith(("sweep_gradient", "heal_variant")):
-        with pytest.raises(
-            LaminaError, match="gradients need the weights of all layers on a device"
-        ):
-            on_devices(stage, *memory)
-    elif stage != "load_an_export":
-        found, _ = on_devices(stage, *memory)
-        assert not differences(wanted, found)
+    expected = run_on_cpu(stage)
+    memory = limit_weights(make_world, monkeypatch, 3.2)
+
+    result, _ = run_on_devices(stage, *memory)
+
+    assert not list_differences(expected, result)
 
 
-def test_each_layer_stands_where_there_is_room(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = given(made, monkeypatch, 2.2, 2.2, 1.2)
-    with pretended(*memory):
-        model = made().model()
-        places = [devices.place_of(layer).index for layer in layers_of(model)]
-        assert places == [0, 0, 1, 1, 2]
-        assert [next(layer.parameters()).device.index for layer in layers_of(model)] == places
+@pytest.mark.parametrize("stage", slow_except(["sweep_gradient"], GRADIENT_STAGES))
+def test_gradients_with_streamed_layers_are_refused(
+    stage: str,
+    make_world: MakeWorld,
+    run_on_devices: RunOnDevices,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = limit_weights(make_world, monkeypatch, 3.2)
+    message = "gradients need the weights of all layers on a device"
+    with pytest.raises(LaminaError, match=message):
+        run_on_devices(stage, *memory)
 
 
-def test_a_device_that_says_how_much_it_has_is_filled_by_that(made: Made) -> None:
-    rest, layer = sizes(made)
-    first, second = (int((room + 4096) / SHARE) for room in (rest + 3 * layer, 2 * layer))
-    with pretended(first, second):
-        assert [devices.place_of(each).index for each in layers_of(made().model())] == [
-            0,
-            0,
-            0,
-            1,
-            1,
-        ]
+def test_each_layer_is_put_where_there_is_room(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = limit_weights(make_world, monkeypatch, 2.2, 2.2, 1.2)
+    with pretend_devices(*memory):
+        layers = layers_of(make_world().model())
+        assert [devices.place_of(layer).index for layer in layers] == [0, 0, 1, 1, 2]
+        weight_devices = [next(layer.parameters()).device for layer in layers]
+        assert [device.index for device in weight_devices] == [0, 0, 1, 1, 2]
+
+
+def test_a_device_is_filled_up_to_its_share_for_weights(make_world: MakeWorld) -> None:
+    other_bytes, layer_bytes = weight_bytes(make_world)
+    margin = 4096
+    first_memory = int((other_bytes + 3 * layer_bytes + margin) / devices.SHARE)
+    second_memory = int((2 * layer_bytes + margin) / devices.SHARE)
+    with pretend_devices(first_memory, second_memory):
+        layers = layers_of(make_world().model())
+        assert [devices.place_of(layer).index for layer in layers] == [0, 0, 0, 1, 1]

@@ -1,4 +1,4 @@
-"""Every stage gives on a pretended device what it gives on the CPU, and a tensor that is left behind is found."""
+"""Every stage gives on a device what it gives on the CPU; a tensor left on the host is found."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -10,20 +10,18 @@ import pytest
 import torch
 
 from lamina.errors import LaminaError
-from tests.device.compare import differences
-from tests.device.conftest import Made, OnDevices, OnHost
-from tests.device.pretended import pretended
+from tests.device.compare import list_differences
+from tests.device.conftest import MakeWorld, RunOnCpu, RunOnDevices
+from tests.device.pretended import pretend_devices
 from tests.device.stages import STAGES
 from tests.given.slow import slow_except
 
-QUICK = (
+EVERY_DAY = (
     "capture_activations",
     "sweep_removal[layer]",
     "sweep_gradient",
     "search_plans",
     "fit_patch[ghost]",
-)
-QUICK += (
     "fit_patch[streamline]",
     "heal_variant[lora]",
     "benchmark_together",
@@ -32,13 +30,14 @@ QUICK += (
 )
 
 
-@pytest.mark.parametrize("stage", slow_except(QUICK, STAGES))
+@pytest.mark.parametrize("stage", slow_except(EVERY_DAY, STAGES))
 def test_a_stage_gives_what_it_gives_on_the_cpu(
-    stage: str, on_host: OnHost, on_devices: OnDevices
+    stage: str, run_on_cpu: RunOnCpu, run_on_devices: RunOnDevices
 ) -> None:
-    found, machine = on_devices(stage)
-    assert not differences(on_host(stage), found)
-    assert machine.cards[0].peak > 0 and machine.sent > 0
+    result, machine = run_on_devices(stage)
+    assert not list_differences(run_on_cpu(stage), result)
+    assert machine.cards[0].peak > 0
+    assert machine.n_sent > 0
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom"])
@@ -46,84 +45,92 @@ def test_a_stage_gives_what_it_gives_on_the_cpu(
     "stage", ["sweep_removal[layer]", "sweep_gradient", "fit_patch[ghost]", "heal_variant[lora]"]
 )
 def test_families_with_masks_of_their_own(
-    stage: str, family: str, on_host: OnHost, on_devices: OnDevices
+    stage: str, family: str, run_on_cpu: RunOnCpu, run_on_devices: RunOnDevices
 ) -> None:
-    """BLOOM has ALiBi positions, eager attention and masks that transformers makes; GPT-2 ties its head."""
-    assert not differences(on_host(stage, family=family), on_devices(stage, family=family)[0])
+    """BLOOM has ALiBi, eager attention and masks of transformers; GPT-2 ties its head."""
+    result, _ = run_on_devices(stage, family=family)
+    assert not list_differences(run_on_cpu(stage, family=family), result)
 
 
-# For the stages whose names begin so, a function whose result they need on the device.
-MOMENTS = (
-    "sweep_fit",
-    "search_plans",
-    "fit_patch[ghost]",
-    "fit_patch[replaceme]",
-    "fit_patch_refit",
-)
-PLANTED = {
-    **dict.fromkeys(("sweep_removal", "sweep_stream"), "lamina.engine.packing:collate_lines"),
-    **dict.fromkeys((*MOMENTS, "fit_patch_auto_weight"), "lamina.engine.moments:zero_moments"),
-    **dict.fromkeys(("capture_activations", "sweep_looped"), "lamina.engine.taps:pad_sequences"),
-    **dict.fromkeys(("diagnose_layers", "diagnose_probe"), "lamina.engine.taps:pad_sequences"),
-    **{
-        f"fit_patch[linearpatch{form}]": "lamina.repair.methods.linearpatch:_zero_sums"
-        for form in ("", "_diag")
-    },
-    **{
-        f"benchmark_{of}": "tests.device.stages:materialise"
-        for of in ("task", "generation", "efficiency")
-    },
+# Stages by the beginning of their names, each with a function whose result it needs on the device.
+PLANTED_FUNCTIONS = {
+    "capture_activations": "lamina.engine.taps:pad_sequences",
+    "sweep_removal": "lamina.engine.packing:collate_lines",
+    "sweep_stream": "lamina.engine.packing:collate_lines",
     "sweep_gradient": "lamina.engine.weights:pad_sequences",
+    "sweep_fit": "lamina.engine.moments:zero_moments",
+    "sweep_looped": "lamina.engine.taps:pad_sequences",
     "sweep_donors": "lamina.models.replacements:_load_sibling",
+    "search_plans": "lamina.engine.moments:zero_moments",
+    "fit_patch[ghost]": "lamina.engine.moments:zero_moments",
+    "fit_patch[replaceme]": "lamina.engine.moments:zero_moments",
+    "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_zero_sums",
+    "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_zero_sums",
     "fit_patch[streamline]": "lamina.models.devices:copy_to_device",
+    "fit_patch_refit": "lamina.engine.moments:zero_moments",
+    "fit_patch_auto_weight": "lamina.engine.moments:zero_moments",
     "heal_variant": "lamina.healing.objectives:pad_sequences",
+    "benchmark_task": "tests.device.stages:materialise",
+    "benchmark_generation": "tests.device.stages:materialise",
+    "benchmark_efficiency": "tests.device.stages:materialise",
     "benchmark_perplexity": "lamina.evaluation.perplexity:pad_sequences",
+    "diagnose_layers": "lamina.engine.taps:pad_sequences",
+    "diagnose_probe": "lamina.engine.taps:pad_sequences",
     "diagnose_patching": "lamina.engine.batches:pad_sequences",
 }
-# One operand alone, on the device or on the host.
-ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}
-# Where the engine refuses a model, and so at each mistake that is planted in it, this measures variants without it.
-BESIDE = {"benchmark_together"}
-FIRST = {begin: next(stage for stage in STAGES if stage.startswith(begin)) for begin in PLANTED}
+# Their operations have one operand alone, on the device or on the host.
+STAGES_WITHOUT_MIXED_OPERANDS = {
+    "sweep_weights",
+    "export_variant",
+    "load_an_export",
+    "budget_of_tokens",
+}
+# Where a mistake makes the engine refuse a model, this measures the variants one by one.
+STAGES_WITH_A_FALLBACK = {"benchmark_together"}
 
 
 def left_on_host(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with the tensors of its result on the CPU: the mistake that is planted."""
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, (torch.Tensor, torch.nn.Module)):
-            return value.to("cpu")
-        if is_dataclass(value):
-            return replace(
-                value,
-                **{
-                    each.name: moved(getattr(value, each.name))
-                    for each in fields(value)
-                    if each.init
-                },
-            )
-        if isinstance(value, (tuple, list)):
-            made = [moved(each) for each in value]
-            return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
-        return (
-            {key: moved(each) for key, each in value.items()} if isinstance(value, dict) else value
-        )
+    @wraps(function)
+    def run_and_leave(*args: Any, **kwargs: Any) -> Any:
+        return move_to_host(function(*args, **kwargs))
 
-    return wraps(function)(lambda *args, **kwargs: moved(function(*args, **kwargs)))
+    return run_and_leave
+
+
+def move_to_host(value: Any) -> Any:
+    """A value with all tensors in it on the CPU."""
+    if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        return value.to("cpu")
+    if is_dataclass(value):
+        names = [field.name for field in fields(value) if field.init]
+        moved_fields = {name: move_to_host(getattr(value, name)) for name in names}
+        return replace(value, **moved_fields)  # type: ignore[type-var]
+    if isinstance(value, (tuple, list)):
+        entries = [move_to_host(entry) for entry in value]
+        is_named_tuple = hasattr(value, "_fields")
+        return type(value)(*entries) if is_named_tuple else type(value)(entries)
+    if isinstance(value, dict):
+        return {key: move_to_host(entry) for key, entry in value.items()}
+    return value
 
 
 def test_a_mistake_is_planted_in_each_stage() -> None:
-    planted = tuple(begin.partition("[")[0] for begin in PLANTED)
-    assert {stage for stage in STAGES if not stage.startswith(planted)} == ALONE | BESIDE
+    planted = tuple(prefix.partition("[")[0] for prefix in PLANTED_FUNCTIONS)
+    not_planted = {stage for stage in STAGES if not stage.startswith(planted)}
+    assert not_planted == STAGES_WITHOUT_MIXED_OPERANDS | STAGES_WITH_A_FALLBACK
 
 
-@pytest.mark.parametrize("begin", PLANTED)
-def test_a_tensor_that_is_left_behind_is_found(
-    begin: str, made: Made, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("prefix", PLANTED_FUNCTIONS)
+def test_a_tensor_that_is_left_on_the_host_is_found(
+    prefix: str, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module, _, name = PLANTED[begin].partition(":")
-    holder, _, name = name.rpartition(".")
-    where = getattr(import_module(module), holder) if holder else import_module(module)
-    monkeypatch.setattr(where, name, left_on_host(getattr(where, name)))
-    with pretended(), pytest.raises((RuntimeError, LaminaError), match="same device"):
-        STAGES[FIRST[begin]](made())
+    stage = next(name for name in STAGES if name.startswith(prefix))
+    module_name, _, function_name = PLANTED_FUNCTIONS[prefix].partition(":")
+    module = import_module(module_name)
+    function = getattr(module, function_name)
+    monkeypatch.setattr(module, function_name, left_on_host(function))
+
+    with pretend_devices(), pytest.raises((RuntimeError, LaminaError), match="same device"):
+        STAGES[stage](make_world())

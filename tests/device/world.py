@@ -1,4 +1,4 @@
-"""What the stages are run on: tiny models saved to disk, and the inputs of every kind."""
+"""What the stages are run on: tiny models saved to disk, and inputs of every kind."""
 
 import json
 import random
@@ -17,15 +17,17 @@ from tests.given import tiny
 
 DEPTH = 5
 UNITS = [str(layer) for layer in range(DEPTH)]
+SAMPLE_KINDS = ("choices", "choices", "text", "generated")
 
 
 @dataclass(frozen=True)
 class World:
     """A folder with models and questions, and the dtype that models are loaded in.
 
-    folder: where models stand, each in a folder named by its family (`donor` is a sibling of `llama`).
+    folder: where models are, each in a folder named by its family (`donor` is a sibling of
+        `llama`).
     scratch: where a stage may write.
-    tokens: the budget of one pass.
+    tokens: the token budget of one pass.
     """
 
     folder: Path
@@ -40,44 +42,46 @@ class World:
 
     def manifest(self, name: str | None = None) -> dict[str, Any]:
         """What a job knows of a model."""
-        path = str(self.folder / (name or self.family))
-        known = {
-            "source": path,
-            "revision": "main",
-            "n_layers": DEPTH,
-            **describe_files(Path(path)),
-        }
+        path = self.folder / (name or self.family)
         return {
-            "path": path,
+            "path": str(path),
+            "source": str(path),
+            "revision": "main",
             "dtype": self.dtype,
             "trust_remote_code": False,
+            "n_layers": DEPTH,
             "layer_parameters": 1,
-            **known,
+            **describe_files(path),
         }
 
     def tokenizer(self) -> Any:
-        """Of all of the models."""
+        """The same for all models."""
         return load_tokenizer(self.manifest())
 
     @cached_property
     def samples(self) -> list[Sample]:
-        """Multiple choice whose rows share a context, text, and generated answers, of different lengths."""
-        draw, found = random.Random(0), []
+        """Multiple choice whose rows share a context, text, and generated answers.
+
+        Their lengths differ.
+        """
+        generator = random.Random(0)
+        samples = []
         for index in range(10):
-            kind = ("choices", "choices", "text", "generated")[index % 4]
-            context = self._words(draw, 2, 12)
-            rows = [
-                Row(context, self._words(draw, 1, 4), 3)
-                for _ in range(3 if kind == "choices" else 1)
-            ]
-            found.append(Sample(index, kind, draw.randrange(len(rows)), tuple(rows), str(index)))
-        return found
+            kind = SAMPLE_KINDS[index % len(SAMPLE_KINDS)]
+            n_rows = 3 if kind == "choices" else 1
+            context = self._random_tokens(generator, 2, 12)
+            rows = []
+            for _ in range(n_rows):
+                rows.append(Row(context, self._random_tokens(generator, 1, 4), 3))
+            gold = generator.randrange(n_rows)
+            samples.append(Sample(index, kind, gold, tuple(rows), str(index)))
+        return samples
 
     @cached_property
     def texts(self) -> list[tuple[int, ...]]:
-        """Sequences of different lengths."""
-        draw = random.Random(1)
-        return [self._words(draw, 6, 18) for _ in range(10)]
+        """Token sequences of different lengths."""
+        generator = random.Random(1)
+        return [self._random_tokens(generator, 6, 18) for _ in range(10)]
 
     @cached_property
     def calibration(self) -> CalibrationSamples:
@@ -86,31 +90,34 @@ class World:
 
     def questions(self) -> Path:
         """A file of questions with choices, as users write it."""
-        draw, path = random.Random(2), self.folder / "questions.jsonl"
-        if not path.exists():
-            lines = []
-            for _ in range(12):
-                query, choices = (
-                    draw.choices(tiny.WORDS, k=draw.randint(3, 9)),
-                    draw.sample(tiny.WORDS, 3),
-                )
-                lines.append(
-                    json.dumps(
-                        {"query": " ".join(query), "choices": choices, "gold": draw.randrange(3)}
-                    )
-                )
-            path.write_text("\n".join(lines))
+        path = self.folder / "questions.jsonl"
+        if path.exists():
+            return path
+        generator = random.Random(2)
+        lines = []
+        for _ in range(12):
+            query = generator.choices(tiny.WORDS, k=generator.randint(3, 9))
+            choices = generator.sample(tiny.WORDS, 3)
+            gold = generator.randrange(3)
+            lines.append(json.dumps({"query": " ".join(query), "choices": choices, "gold": gold}))
+        path.write_text("\n".join(lines))
         return path
 
     @staticmethod
-    def _words(draw: random.Random, low: int, high: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(4, tiny.VOCABULARY) for _ in range(draw.randint(low, high)))
+    def _random_tokens(generator: random.Random, low: int, high: int) -> tuple[int, ...]:
+        length = generator.randint(low, high)
+        return tuple(generator.randrange(4, tiny.VOCABULARY) for _ in range(length))
 
 
-def saved(folder: Path) -> Path:
+def save_models(folder: Path) -> Path:
     """Write the models into a folder."""
-    for name in ("llama", "donor", "gpt2", "bloom"):
-        model = tiny.model("llama", seed=1) if name == "donor" else tiny.model(name)
+    models = {
+        "llama": tiny.model("llama"),
+        "donor": tiny.model("llama", seed=1),
+        "gpt2": tiny.model("gpt2"),
+        "bloom": tiny.model("bloom"),
+    }
+    for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
     return folder

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,134 +25,155 @@ from lamina.models.structure import layers_of
 from lamina.options.benchmarks import Efficiency, TextEntry
 from lamina.store import parquet
 from lamina.variant import Variant
+from tests import ROOT
 from tests.given import tiny
 from tests.given.tasks import evaluate_with_lm_eval, make_task
 
-ROOT = Path(__file__).parents[2]
+N_QUESTIONS = 24
 
 
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty questions with choices of one to three words."""
-    draw, path = random.Random(0), tmp_path_factory.mktemp("task") / "questions.jsonl"
-    records = []
-    for _ in range(40):
-        query, firsts = (
-            " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))),
-            draw.sample(tiny.WORDS, 4),
-        )
-        choices = [
-            " ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))]) for first in firsts
-        ]
-        records.append({"query": query, "choices": choices, "gold": draw.randrange(4)})
-    path.write_text("\n".join(json.dumps(record) for record in records))
+    """Questions with choices of one to three words."""
+    path = tmp_path_factory.mktemp("task") / "questions.jsonl"
+    generator = random.Random(0)
+    lines = []
+    for _ in range(N_QUESTIONS):
+        query = generator.choices(tiny.WORDS, k=generator.randint(3, 12))
+        choices = []
+        for first_word in generator.sample(tiny.WORDS, 4):
+            other_words = generator.choices(tiny.WORDS, k=generator.randint(0, 2))
+            choices.append(" ".join([first_word, *other_words]))
+        gold = generator.randrange(4)
+        lines.append(json.dumps({"query": " ".join(query), "choices": choices, "gold": gold}))
+    path.write_text("\n".join(lines))
     return path
+
+
+def choice_task(questions: Path) -> Any:
+    return task_object("mine", ROOT, 0, str(questions))
 
 
 def generation_task() -> DatasetTask:
     """A task whose answer is generated, with few-shot examples from a train split."""
-    draw = random.Random(1)
-    splits = {
-        name: [{"q": " ".join(draw.choices(tiny.WORDS, k=4)), "a": "w1"} for _ in range(12)]
-        for name in ("train", "test")
-    }
-    keys: dict[str, Any] = {
-        "training_split": "train",
-        "fewshot_split": "train",
-        "test_split": "test",
-    }
-    keys["generation_kwargs"] = {"until": ["w5"], "max_gen_toks": 4, "do_sample": False}
-    keys["metric_list"] = [
-        {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-    ]
+    generator = random.Random(1)
+
+    def random_documents() -> list[dict[str, Any]]:
+        return [{"q": " ".join(generator.choices(tiny.WORDS, k=4)), "a": "w1"} for _ in range(12)]
+
     return make_task(
-        splits, "generate_until", task="generated", doc_to_target="{{a}}", num_fewshot=2, **keys
+        {"train": random_documents(), "test": random_documents()},
+        "generate_until",
+        task="generated",
+        doc_to_target="{{a}}",
+        num_fewshot=2,
+        training_split="train",
+        fewshot_split="train",
+        test_split="test",
+        generation_kwargs={"until": ["w5"], "max_gen_toks": 4, "do_sample": False},
+        metric_list=[{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
     )
 
 
 def some_variants() -> list[Any]:
+    """A base model, three cuts of it, and one with a patch."""
     base = tiny.model()
-    operator = Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 20)
-    plans = [None, {"units": ["2"]}, {"units": ["4", "1"]}, {"units": ["0.attention"]}]
-    return [materialise(base, plan) for plan in plans] + [
-        materialise(base, {"units": ["2"]}, {(2, 3): operator})
+    operator = torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 20
+    return [
+        materialise(base, None),
+        materialise(base, {"units": ["2"]}),
+        materialise(base, {"units": ["4", "1"]}),
+        materialise(base, {"units": ["0.attention"]}),
+        materialise(base, {"units": ["2"]}, {(2, 3): Patch(operator)}),
     ]
 
 
-@pytest.mark.parametrize("limit", [None, 15])
-def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(
-    questions: Path, limit: int | None
+@pytest.mark.parametrize(("limit", "n_variants"), [(None, 5), (15, 2)])
+def test_choices_of_each_variant_are_scored_as_by_lm_eval(
+    questions: Path, limit: int | None, n_variants: int
 ) -> None:
-    models = some_variants()[: 2 if limit else None]
-    task = task_object("mine", ROOT, 0, str(questions))
-    benchmark = TaskBenchmark(task, models[0], tiny.tokenizer(), limit)
-    scored = [benchmark.score(model, "x") for model in models]
-    for model, ours in zip(models, scored, strict=True):
-        theirs = evaluate_with_lm_eval(model, task_object("mine", ROOT, 0, str(questions)), limit)
-        assert {row["metric"] for row in ours.metrics} == {"acc", "acc_norm"}
-        for row in ours.metrics:
+    variants = some_variants()[:n_variants]
+    benchmark = TaskBenchmark(choice_task(questions), variants[0], tiny.tokenizer(), limit)
+
+    all_values = set()
+    for variant in variants:
+        scores = benchmark.score(variant, "x")
+
+        expected = evaluate_with_lm_eval(variant, choice_task(questions), limit)
+        expected_scores = expected["results"]["mine"]
+        assert {row["metric"] for row in scores.metrics} == {"acc", "acc_norm"}
+        for row in scores.metrics:
             metric = row["metric"]
-            assert row["value"] == theirs["results"]["mine"][f"{metric},none"]
-            assert row["stderr"] == theirs["results"]["mine"][f"{metric}_stderr,none"]
-            assert row["n_samples"] == (limit or 40) and row["higher_is_better"]
-            kept = [sample["value"] for sample in ours.samples if sample["metric"] == metric]
-            assert kept == [sample[metric] for sample in theirs["samples"]["mine"]]
-    assert len({tuple(sample["value"] for sample in ours.samples) for ours in scored}) > 1
-    parquet.from_rows("benchmarks", scored[0].metrics, model="m")
-    parquet.from_rows("benchmark_samples", scored[0].samples, model="m")
+            assert row["value"] == expected_scores[f"{metric},none"]
+            assert row["stderr"] == expected_scores[f"{metric}_stderr,none"]
+            assert row["n_samples"] == (limit or N_QUESTIONS)
+            assert row["higher_is_better"]
+            values = [row["value"] for row in scores.samples if row["metric"] == metric]
+            assert values == [sample[metric] for sample in expected["samples"]["mine"]]
+        all_values.add(tuple(row["value"] for row in scores.samples))
+        parquet.from_rows("benchmarks", scores.metrics, model="m")
+        parquet.from_rows("benchmark_samples", scores.samples, model="m")
+    assert len(all_values) > 1
 
 
-def test_generated_answers_equal_stock_lm_eval_on_each_cut_model() -> None:
-    models = some_variants()
-    benchmark = TaskBenchmark(generation_task(), models[0], tiny.tokenizer())
-    for model in models:
-        ours, theirs = benchmark.score(model, "x"), evaluate_with_lm_eval(model, generation_task())
-        (row,) = ours.metrics
-        assert (row["metric"], row["n_shot"], row["n_samples"]) == ("exact_match", 2, 12)
-        assert row["value"] == theirs["results"]["generated"]["exact_match,none"]
-        mine = sorted(str(instance.resps) for instance in benchmark.task.instances)
-        assert mine == sorted(str(sample["resps"][0]) for sample in theirs["samples"]["generated"])
+def test_generated_answers_of_each_variant_are_those_of_lm_eval() -> None:
+    variants = some_variants()
+    benchmark = TaskBenchmark(generation_task(), variants[0], tiny.tokenizer())
+    for variant in variants:
+        scores = benchmark.score(variant, "x")
+
+        expected = evaluate_with_lm_eval(variant, generation_task())
+        (row,) = scores.metrics
+        assert row["metric"] == "exact_match"
+        assert row["n_shot"] == 2
+        assert row["n_samples"] == 12
+        assert row["value"] == expected["results"]["generated"]["exact_match,none"]
+        answers = [str(instance.resps) for instance in benchmark.task.instances]
+        samples = expected["samples"]["generated"]
+        assert sorted(answers) == sorted(str(sample["resps"][0]) for sample in samples)
 
 
 def test_a_variant_that_gives_nan_is_named(questions: Path) -> None:
     model = tiny.model()
-    choice = TaskBenchmark(task_object("mine", ROOT, 0, str(questions)), model, tiny.tokenizer(), 4)
-    generation = TaskBenchmark(generation_task(), model, tiny.tokenizer(), 4)
-    cut = perplexity.split_windows(["w1 w2 w3"], tiny.tokenizer(), 8)
+    tokenizer = tiny.tokenizer()
+    choices = TaskBenchmark(choice_task(questions), model, tokenizer, 4)
+    generation = TaskBenchmark(generation_task(), model, tokenizer, 4)
+    windows = perplexity.split_windows(["w1 w2 w3"], tokenizer, 8)
     with torch.no_grad():
         layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
-    with pytest.raises(
-        LaminaError, match="the variant q gives NaN during the evaluation of a task"
-    ):
-        choice.score(model, "the variant q")
-    with pytest.raises(LaminaError, match="the variant q gives NaN during the generation"):
-        generation.score(model, "the variant q")
-    with pytest.raises(
-        LaminaError, match="the variant q gives NaN during the evaluation of perplexity"
-    ):
-        perplexity.document_nll(model, cut, 1, "the variant q")
 
-
-def documents() -> list[str]:
-    draw = random.Random(2)
-    return [" ".join(draw.choices(tiny.WORDS, k=length)) for length in (30, 5, 1, 17, 8, 24, 2)]
+    name = "the variant q"
+    with pytest.raises(LaminaError, match=f"{name} gives NaN during the evaluation of a task"):
+        choices.score(model, name)
+    with pytest.raises(LaminaError, match=f"{name} gives NaN during the generation"):
+        generation.score(model, name)
+    with pytest.raises(LaminaError, match=f"{name} gives NaN during the evaluation of perplexity"):
+        perplexity.document_nll(model, windows, 1, name)
 
 
 @torch.no_grad()
-def plain_nll(model: Any, text: str, window: int, stride: int) -> list[float]:
-    """The sliding-window recipe, one window at a time, without batches or padding."""
-    ids = torch.tensor([tiny.tokenizer()(text)["input_ids"]])
-    total, count, done = 0.0, 0, 1
-    for start in range(0, ids.shape[1] - 1, stride):
-        end = min(start + window + 1, ids.shape[1])
-        logs = model(ids[:, start : end - 1]).logits.log_softmax(-1)
-        for position in range(done, end):
-            total -= float(logs[0, position - start - 1, ids[0, position]])
-            count += 1
-        done = end
-        if end == ids.shape[1]:
+def plain_nll(model: Any, text: str, window: int, stride: int) -> tuple[float, int]:
+    """Nats and scored tokens of a text by the sliding-window recipe, one window at a time."""
+    token_ids = torch.tensor([tiny.tokenizer()(text)["input_ids"]])
+    n_tokens = token_ids.shape[1]
+    nll = 0.0
+    n_scored = 0
+    for start in range(0, n_tokens - 1, stride):
+        end = min(start + window + 1, n_tokens)
+        logprobs = model(token_ids[:, start : end - 1]).logits[0].log_softmax(-1)
+        for position in range(n_scored + 1, end):
+            nll -= float(logprobs[position - start - 1, token_ids[0, position]])
+            n_scored += 1
+        if end == n_tokens:
             break
-    return [total, count]
+    return nll, n_scored
+
+
+def random_texts() -> list[str]:
+    """Seven texts, one of which has a single word and so no scored token."""
+    generator = random.Random(2)
+    lengths = (30, 5, 1, 17, 8, 24, 2)
+    return [" ".join(generator.choices(tiny.WORDS, k=length)) for length in lengths]
 
 
 @pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 8), (8, 3)])
@@ -159,191 +181,245 @@ def plain_nll(model: Any, text: str, window: int, stride: int) -> list[float]:
 def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(
     family: str, window: int, stride: int
 ) -> None:
-    model, texts = tiny.model(family), documents()
-    cut = perplexity.split_windows(texts, tiny.tokenizer(), window, stride)
-    scores = perplexity.document_nll(model, cut, len(texts), "x")
-    expected = [plain_nll(model, text, window, stride) for text in texts]
-    nll, tokens = zip(*scores, strict=True)
-    assert (
-        list(tokens)
-        == [count for _, count in expected]
-        == [max(0, len(text.split()) - 1) for text in texts]
-    )
-    assert list(nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
-    rows = {row["metric"]: row for row in perplexity.metric_rows(scores, tiny.VOCABULARY)}
-    mean = sum(nll) / sum(tokens)
-    assert rows["nll"]["value"] == pytest.approx(mean) and rows["nll"]["n_samples"] == 6
-    assert rows["perplexity"]["value"] == pytest.approx(math.exp(mean))
-    assert rows["perplexity"]["stderr"] == pytest.approx(math.exp(mean) * rows["nll"]["stderr"])
-    assert rows["nll_per_log_vocabulary"]["value"] == pytest.approx(
-        mean / math.log(tiny.VOCABULARY)
-    )
+    model = tiny.model(family)
+    texts = random_texts()
+
+    windows = perplexity.split_windows(texts, tiny.tokenizer(), window, stride)
+    scores = perplexity.document_nll(model, windows, len(texts), "x")
+
+    for text, (nll, n_scored) in zip(texts, scores, strict=True):
+        expected_nll, expected_n_scored = plain_nll(model, text, window, stride)
+        assert nll == pytest.approx(expected_nll, rel=1e-4)
+        assert n_scored == expected_n_scored == len(text.split()) - 1
 
 
-def test_sizes_count_what_is_left() -> None:
+def test_perplexity_is_the_exponential_of_the_mean_over_all_tokens() -> None:
+    scores = [(6.0, 2), (0.0, 0), (3.0, 4)]
+
+    rows = perplexity.metric_rows(scores, tiny.VOCABULARY)
+
+    row_by_metric = {row["metric"]: row for row in rows}
+    nll = row_by_metric["nll"]
+    assert nll["value"] == pytest.approx(1.5)
+    assert nll["n_samples"] == 2
+    ppl = row_by_metric["perplexity"]
+    assert ppl["value"] == pytest.approx(math.exp(1.5))
+    assert ppl["stderr"] == pytest.approx(math.exp(1.5) * nll["stderr"])
+    per_log_vocabulary = row_by_metric["nll_per_log_vocabulary"]["value"]
+    assert per_log_vocabulary == pytest.approx(1.5 / math.log(tiny.VOCABULARY))
+
+
+def count_parameters(*modules: torch.nn.Module) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def test_sizes_count_what_remains() -> None:
     base = tiny.model()
-    whole = efficiency.measure_sizes(base)
-    assert (
-        whole["parameters"]
-        == sum(p.numel() for p in base.parameters())
-        == whole["weights_bytes"] / 4
-    )
-    assert whole["kv_bytes_per_token"] == 5 * 2 * 2 * 8 * 4
-    cut = efficiency.measure_sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
-    assert cut["kv_bytes_per_token"] == 3 * 2 * 2 * 8 * 4
-    layer = layers_of(base)[1]
-    lost = [layer, layers_of(base)[2].self_attn, layers_of(base)[3].mlp]
-    assert whole["parameters"] - cut["parameters"] == sum(
-        p.numel() for part in lost for p in part.parameters()
-    )
-    patched = efficiency.measure_sizes(
-        materialise(base, {"units": ["1"]}, {(1, 2): Patch(torch.zeros(32, 32))})
-    )
-    assert (
-        patched["parameters"]
-        == efficiency.measure_sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
-    )
+    layers = layers_of(base)
+    base_sizes = efficiency.measure_sizes(base)
+    assert base_sizes["parameters"] == count_parameters(base)
+    assert base_sizes["weights_bytes"] == 4 * count_parameters(base)
+
+    cut = materialise(base, {"units": ["1", "2.attention", "3.mlp"]})
+    cut_sizes = efficiency.measure_sizes(cut)
+    n_removed = count_parameters(layers[1], layers[2].self_attn, layers[3].mlp)
+    assert cut_sizes["parameters"] == base_sizes["parameters"] - n_removed
+
+    # Keys and values of 2 heads of 8 numbers in 4 bytes, in each layer with attention.
+    kv_bytes_per_layer = 2 * 2 * 8 * 4
+    assert base_sizes["kv_bytes_per_token"] == 5 * kv_bytes_per_layer
+    assert cut_sizes["kv_bytes_per_token"] == 3 * kv_bytes_per_layer
+
+
+def test_sizes_count_patches() -> None:
+    base = tiny.model()
+    plan = {"units": ["1"]}
+    patched = materialise(base, plan, {(1, 2): Patch(torch.zeros(32, 32))})
+    n_without = efficiency.measure_sizes(materialise(base, plan))["parameters"]
+    assert efficiency.measure_sizes(patched)["parameters"] == n_without + 32 * 32
 
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "gpt2", "gemma3_text"])
 def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
-    # So much goes that the rest is faster on a busy machine too.
+    """So many layers are removed that the variant is faster on a busy machine too."""
     base = tiny.model(family, depth=14)
-    cut = materialise(base, {"units": [str(layer) for layer in range(1, 13)]})
-    pairs = [({"removed": 0}, materialise(base, None)), ({"removed": 12}, cut)]
-    rows = efficiency.measure_efficiency(
-        base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=7)
-    )
-    parquet.from_rows("efficiency", rows)
-    assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
+    removed_units = [str(layer) for layer in range(1, 13)]
+    variants = [
+        ({"removed": 0}, materialise(base, None)),
+        ({"removed": 12}, materialise(base, {"units": removed_units})),
+    ]
+    options = Efficiency(prompt=16, generate=4, batch=2, repeats=7)
+
+    rows = efficiency.measure_efficiency(base, variants, options)
+
     for row in rows:
-        assert (
-            row["latency_ms"] > 0
-            and row["tokens_per_second"] > 0
-            and row["latency_ratio_stderr"] >= 0
-        )
-        assert (
-            row["device"] == "cpu"
-            and row["peak_memory_bytes"] is None
-            and row["peak_memory_ratio"] is None
-        )
-    assert rows[1]["tokens_per_second_ratio"] > 1 > rows[1]["latency_ratio"]
+        assert row["latency_ms"] > 0
+        assert row["tokens_per_second"] > 0
+        assert row["latency_ratio_stderr"] >= 0
+        assert row["device"] == "cpu"
+        assert row["peak_memory_bytes"] is None
+        assert row["peak_memory_ratio"] is None
+    base_row, cut_row = rows
+    assert base_row["parameters_ratio"] == 1
+    assert cut_row["parameters_ratio"] < 1
+    assert cut_row["latency_ratio"] < 1
+    assert cut_row["tokens_per_second_ratio"] > 1
+    parquet.from_rows("efficiency", rows)
 
 
-def test_variants_that_are_built_alike_are_timed_once() -> None:
+def test_variants_of_the_same_structure_are_timed_once() -> None:
     """Other numbers in a patch or in a layer cost nothing; one more patch does."""
     base = tiny.model()
-    near, apart = {"units": ["1", "2"]}, {"units": ["1", "3"]}
-    made = {
-        "none": materialise(base, near),
-        "ghost": materialise(base, near, {(1, 3): Patch(torch.zeros(32, 32))}),
-        "kept": materialise(base, near, {(1, 3): Patch(torch.ones(32, 32))}),
-        "trained": materialise(base, apart, adapter=None),
-        "two": materialise(
-            base, apart, {(1, 2): Patch(torch.ones(32, 32)), (3, 4): Patch(torch.ones(32, 32))}
+    one_run = {"units": ["1", "2"]}
+    two_runs = {"units": ["1", "3"]}
+
+    def constant_patch(value: float) -> Patch:
+        return Patch(torch.full((32, 32), value))
+
+    variants = {
+        "bare": materialise(base, one_run),
+        "bare, two runs": materialise(base, two_runs),
+        "patched": materialise(base, one_run, {(1, 3): constant_patch(0)}),
+        "patched with ones": materialise(base, one_run, {(1, 3): constant_patch(1)}),
+        "patched twice": materialise(
+            base, two_runs, {(1, 2): constant_patch(1), (3, 4): constant_patch(1)}
         ),
-        "halves": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
-        "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
+        "without mlps": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
+        "without attentions": materialise(base, {"units": ["1.attention", "2.attention"]}),
     }
-    named = (({"repair": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
-    rows = efficiency.measure_efficiency(base, named, Efficiency(prompt=4, generate=2, repeats=2))
-    timed = {name: f"m/{name}" for name in made} | {"kept": "m/ghost", "trained": "m/none"}
-    assert {row["repair"]: row["timed"] for row in rows} == timed
-    times = {row["repair"]: row["latency_ms"] for row in rows}
-    assert times["kept"] == times["ghost"] != times["two"]
-
-
-def written(results: Path, selector: str, units: list[str], removed: int) -> Variant:
-    """A variant whose plan stands in the results folder; without units it was refused."""
-    variant = Variant("m", "c", selector, removed)
-    kind = units[0].partition(".")[2] or "layer" if units else "layer"
-    text = json.dumps(
-        {
-            "units": units,
-            "removed": removed,
-            "kind": kind,
-            "refused": None if units else "at chance",
-        }
+    labelled_variants = (
+        ({"repair": name, "timed": name}, variant) for name, variant in variants.items()
     )
-    parquet.write_text(paths.plan(variant.key, removed, results), text)
+
+    options = Efficiency(prompt=4, generate=2, repeats=2)
+    rows = efficiency.measure_efficiency(base, labelled_variants, options)
+
+    timed_as = {row["repair"]: row["timed"] for row in rows}
+    assert timed_as == {
+        "bare": "bare",
+        "bare, two runs": "bare",
+        "patched": "patched",
+        "patched with ones": "patched",
+        "patched twice": "patched twice",
+        "without mlps": "without mlps",
+        "without attentions": "without attentions",
+    }
+    latency = {row["repair"]: row["latency_ms"] for row in rows}
+    assert latency["patched with ones"] == latency["patched"]
+    assert latency["patched twice"] != latency["patched"]
+
+
+def write_plan(results: Path, selector: str, units: list[str], removed: int) -> Variant:
+    """A variant whose plan is in the results folder; without units, the plan was refused."""
+    variant = Variant("m", "c", selector, removed)
+    component = units[0].partition(".")[2] if units else ""
+    plan = {
+        "units": units,
+        "removed": removed,
+        "kind": component or "layer",
+        "refused": None if units else "at chance",
+    }
+    parquet.write_text(paths.plan(variant.key, removed, results), json.dumps(plan))
     return variant
 
 
-def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: Path) -> None:
-    """Plan, sizes and runs: what each variant adds to the forward pass, counted by hand."""
-    together, apart = written(tmp_path, "a", ["1", "2"], 2), written(tmp_path, "b", ["1", "3"], 2)
-    elsewhere, refused = written(tmp_path, "d", ["2", "3"], 2), written(tmp_path, "e", [], 2)
-    halves = written(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
-    wanted = [Variant.base("m")]
-    for variant in (together, apart, elsewhere, refused, halves):
-        wanted += [
-            variant,
-            replace(variant, repair="ghost"),
-            replace(variant, repair="ghost", healing="lora"),
-        ]
-    plan_files = {
-        variant: paths.VariantFiles(paths.variant_files(variant, tmp_path).plan, None, None)
-        for variant in wanted
-    }
-    chosen = efficiency.one_per_cost(assembly.read_plans(plan_files))
-    counted = {wanted[0]: 0, together: 1, halves: 2, replace(together, repair="ghost"): 1}
-    assert chosen == counted | {
-        replace(apart, repair="ghost"): 2,
-        replace(halves, repair="ghost"): 2,
+def test_one_variant_is_timed_per_cost(tmp_path: Path) -> None:
+    """A repair adds one patch for each run of removed layers; numbers of runs by hand."""
+    base = Variant.base("m")
+    one_run = write_plan(tmp_path, "a", ["1", "2"], 2)
+    two_runs = write_plan(tmp_path, "b", ["1", "3"], 2)
+    another_run = write_plan(tmp_path, "d", ["2", "3"], 2)
+    refused = write_plan(tmp_path, "e", [], 2)
+    sublayers = write_plan(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
+    variants = [base]
+    for bare in (one_run, two_runs, another_run, refused, sublayers):
+        repaired = replace(bare, repair="ghost")
+        healed = replace(repaired, healing="lora")
+        variants += [bare, repaired, healed]
+    plan_files: dict[Variant, paths.VariantFiles] = {}
+    for variant in variants:
+        plan_file = paths.variant_files(variant, tmp_path).plan
+        plan_files[variant] = paths.VariantFiles(plan_file, None, None)
+
+    n_runs_by_variant = efficiency.one_per_cost(assembly.read_plans(plan_files))
+
+    assert n_runs_by_variant == {
+        base: 0,
+        one_run: 1,
+        sublayers: 2,
+        replace(one_run, repair="ghost"): 1,
+        replace(two_runs, repair="ghost"): 2,
+        replace(sublayers, repair="ghost"): 2,
     }
 
 
-def published(model: Any, tokenizer: Any, texts: list[str], window: int, between: str) -> float:
+def published_perplexity(
+    model: Any, tokenizer: Any, texts: list[str], window: int, separator: str
+) -> float:
     """The script of the papers on pruning (GPTQ, SparseGPT, SliceGPT, ShortGPT), in this form."""
-    encoded = tokenizer(between.join(texts), return_tensors="pt")["input_ids"]
-    count, nlls = encoded.numel() // window, []
-    for number in range(count):
-        batch = encoded[:, number * window : (number + 1) * window]
+    token_ids = tokenizer(separator.join(texts), return_tensors="pt")["input_ids"]
+    n_windows = token_ids.numel() // window
+    cross_entropy = torch.nn.CrossEntropyLoss()
+    nlls = []
+    for index in range(n_windows):
+        batch = token_ids[:, index * window : (index + 1) * window]
         with torch.no_grad():
             logits = model(batch).logits
-        loss = torch.nn.CrossEntropyLoss()(
-            logits[:, :-1, :].reshape(-1, logits.size(-1)).float(), batch[:, 1:].reshape(-1)
-        )
+        predictions = logits[:, :-1, :].reshape(-1, logits.size(-1)).float()
+        loss = cross_entropy(predictions, batch[:, 1:].reshape(-1))
         nlls.append(loss.float() * window)
-    return float(torch.exp(torch.stack(nlls).sum() / (count * window)))
+    return float(torch.exp(torch.stack(nlls).sum() / (n_windows * window)))
 
 
-@pytest.mark.parametrize(("between", "window"), [("\n\n", 16), (" w1 ", 64)])
+@pytest.mark.parametrize(("separator", "window"), [("\n\n", 16), (" w1 ", 64)])
 def test_joined_perplexity_is_that_of_the_papers_script(
-    tmp_path: Path, between: str, window: int
+    tmp_path: Path, separator: str, window: int
 ) -> None:
     """Documents of white space are part of the stream; the error bar is over blocks of windows."""
-    draw = random.Random(0)
-    texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(0, 40))) for _ in range(60)]
-    (tmp_path / "a.json").write_text(json.dumps(texts))
-    options = TextEntry(text=str(tmp_path / "a.json"), window=window, joined=between)
-    read = perplexity_texts(options, tmp_path)
-    assert read == texts and "" in texts
-    models = some_variants()[:2]
-    score, tokenizer = (
-        perplexity.open_benchmark("joined", read, tiny.tokenizer(), options),
-        tiny.tokenizer(),
-    )
-    for model in models:
-        rows, samples = score(model, "x", Together(models[0], {}))
+    generator = random.Random(0)
+    texts = []
+    for _ in range(60):
+        texts.append(" ".join(generator.choices(tiny.WORDS, k=generator.randint(0, 40))))
+    assert "" in texts
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(texts))
+    options = TextEntry(text=str(file), window=window, joined=separator)
+    tokenizer = tiny.tokenizer()
+    variants = some_variants()[:2]
+
+    read_texts = perplexity_texts(options, tmp_path)
+    score = perplexity.open_benchmark("joined", read_texts, tokenizer, options)
+
+    assert read_texts == texts
+    n_windows = len(tokenizer(separator.join(texts))["input_ids"]) // window
+    for variant in variants:
+        rows, blocks = score(variant, "x", Together(variants[0], {}))
         (row,) = [row for row in rows if row["metric"] == "perplexity"]
-        assert row["value"] == pytest.approx(
-            published(model, tokenizer, texts, window, between), rel=1e-5
+        expected = published_perplexity(variant, tokenizer, texts, window, separator)
+        assert row["value"] == pytest.approx(expected, rel=1e-5)
+        assert row["stderr"] > 0
+        assert row["n_samples"] == len(blocks) == min(30, n_windows)
+        assert repr(separator) in row["task_version"]
+        assert_blocks_add_up(
+            row, blocks, perplexity.joined_windows(texts, tokenizer, window, separator)
         )
-        windows = len(tokenizer(between.join(texts))["input_ids"]) // window
-        assert row["n_samples"] == len(samples) == min(30, windows)
-        # Blocks in order, so that the mean over tokens is that of their sums.
-        cut = perplexity.joined_windows(texts, tokenizer, window, between)
-        sizes = [sum(each.document == block for each in cut) for block in range(len(samples))]
-        mean = (
-            sum(size * sample["value"] for size, sample in zip(sizes, samples, strict=True))
-            / windows
-        )
-        assert (
-            math.log(row["value"]) == pytest.approx(mean, rel=1e-5) and max(sizes) - min(sizes) <= 1
-        )
-        assert row["stderr"] > 0 and repr(between) in row["task_version"]
-    with pytest.raises(
-        LaminaError, match="joined documents have 2 tokens. Write a window of at most 2"
-    ):
-        perplexity.joined_windows(["w1", "w2"], tokenizer, 8, "\n\n")
+
+
+def assert_blocks_add_up(
+    row: Mapping[str, Any],
+    blocks: list[dict[str, Any]],
+    windows: list[perplexity.Window],
+) -> None:
+    """Blocks have nearly the same number of windows, and their weighted mean is the mean."""
+    sizes = [0] * len(blocks)
+    for window in windows:
+        sizes[window.document] += 1
+    total = sum(size * block["value"] for size, block in zip(sizes, blocks, strict=True))
+    assert math.log(row["value"]) == pytest.approx(total / len(windows), rel=1e-5)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_window_longer_than_all_joined_documents_is_refused() -> None:
+    message = "joined documents have 2 tokens. Write a window of at most 2"
+    with pytest.raises(LaminaError, match=message):
+        perplexity.joined_windows(["w1", "w2"], tiny.tokenizer(), 8, "\n\n")

@@ -1,4 +1,4 @@
-"""Calibrations of what a model answers itself, against transformers' own generation and lm-eval's own exact match."""
+"""Calibrations of a model's own answers, against transformers' generation and lm-eval's scores."""
 
 import json
 import random
@@ -20,16 +20,28 @@ from lamina.errors import LaminaError
 from lamina.evaluation.generation import own_answers
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe_model
-from lamina.options.calibrations import Calibration as Entry
+from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.stages.prepare import GenerateAnswers, PrepareCalibration
+from tests import ROOT
 from tests.given import tiny
 from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.scripts import make_wildcards
 from tests.given.tasks import evaluate_with_lm_eval
 
-LONGEST, QUESTIONS, EOS, STOP = 5, 36, 2, 34  # the stop is w30
+MAX_TOKENS = 5
+N_QUESTIONS = 36
+N_TEXTS = 12
+EOS = 2
+STOP_WORD = "w30"
+STOP = 34
+SAMPLING = {
+    "until": [STOP_WORD],
+    "do_sample": True,
+    "temperature": 0.7,
+    "max_gen_toks": MAX_TOKENS,
+}
 TASK: dict[str, Any] = {
     "task": "mine",
     "dataset_path": "json",
@@ -39,205 +51,268 @@ TASK: dict[str, Any] = {
     "test_split": "test",
     "doc_to_text": "{{q}}",
     "doc_to_target": "{{a}}",
-    "generation_kwargs": {
-        "until": ["w30"],
-        "do_sample": True,
-        "temperature": 0.7,
-        "max_gen_toks": LONGEST,
-    },
+    "generation_kwargs": SAMPLING,
     "metric_list": [{"metric": "exact_match", "regexes_to_ignore": [r"^\s+|\s+$"]}],
 }
-OWN = {"task": "mine", "answers": "model"}
+OWN_ANSWERS = {"task": "mine", "answers": "model"}
+TEXT_LENGTH = 12
+PROMPT_LENGTH = 4
 
 
-def plainly(
-    model: PreTrainedModel, prompt: tuple[int, ...], most: int = LONGEST, stop: int = EOS
+@torch.no_grad()
+def generate_greedily(
+    model: PreTrainedModel, prompt: tuple[int, ...], max_tokens: int, stop_ids: set[int]
 ) -> tuple[int, ...]:
-    """What transformers alone writes, up to the first end or stop and with it."""
-    ids = torch.tensor([prompt])
-    with torch.no_grad():
-        found = model.generate(
-            ids, do_sample=False, max_new_tokens=most, attention_mask=torch.ones_like(ids)
-        )
-    written = found[0, len(prompt) :].tolist()
-    ended = [place for place, token in enumerate(written) if token in (EOS, stop)]
-    return tuple(written[: ended[0] + 1] if ended else written)
+    """What transformers alone writes, up to the first stop and with it."""
+    token_ids = torch.tensor([prompt])
+    output = model.generate(
+        token_ids,
+        do_sample=False,
+        max_new_tokens=max_tokens,
+        attention_mask=torch.ones_like(token_ids),
+    )
+    written: list[int] = output[0, len(prompt) :].tolist()
+    for index, token_id in enumerate(written):
+        if token_id in stop_ids:
+            return tuple(written[: index + 1])
+    return tuple(written)
 
 
-class Place:
-    """A folder with a task of generated answers, a model and its tokenizer."""
+def answer_greedily(model: PreTrainedModel, prompt: tuple[int, ...]) -> tuple[int, ...]:
+    return generate_greedily(model, prompt, MAX_TOKENS, {EOS, STOP})
+
+
+class AnswerProject:
+    """A folder with a task of generated answers, texts, a model and its tokenizer."""
 
     def __init__(self, root: Path) -> None:
-        self.root, folder = root, root / "model"
+        self.root = root
+        folder = root / "model"
         model = tiny.model()
         with torch.no_grad():
             model.lm_head.weight[EOS] *= 1.2
         model.save_pretrained(folder)
         tiny.tokenizer().save_pretrained(folder)
         self.manifest = describe_model("tiny", Model(source=str(folder), dtype="float32"), folder)
-        self.model, self.tokenizer = (
-            load_folder(str(folder), "float32", False),
-            load_tokenizer(self.manifest),
-        )
-        draw, records = random.Random(0), []
-        for number in range(QUESTIONS):
-            query = " ".join(draw.choices(tiny.WORDS, k=draw.randint(2, 9)))
-            written = plainly(self.model, tuple(self.tokenizer(query)["input_ids"]), stop=STOP)
-            right = self.tokenizer.decode([token for token in written if token not in (EOS, STOP)])
-            records.append({"q": query, "a": right if number % 3 and right else "w1 w2"})
-        (root / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
-        texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(2, 9))) for _ in range(12)]
-        (root / "texts.json").write_text(json.dumps(texts))
-        self.task()
+        self.model = load_folder(str(folder), "float32", False)
+        self.tokenizer = load_tokenizer(self.manifest)
+        self.text_options = {
+            "text": str(root / "texts.json"),
+            "documents": None,
+            "length": TEXT_LENGTH,
+            "prompt": PROMPT_LENGTH,
+            "answers": "model",
+        }
+        self.write_data()
+        self.write_task()
 
-    def task(self, **changes: Any) -> None:
-        (self.root / "workflow/tasks").mkdir(parents=True, exist_ok=True)
-        (self.root / "workflow/tasks/mine.yaml").write_text(yaml.safe_dump(TASK | changes))
+    def write_data(self) -> None:
+        """Questions, of which the model answers two in three right if it writes anything; texts."""
+        generator = random.Random(0)
 
-    def questions(self, entry: dict[str, Any]) -> CalibrationSamples:
-        return prepare_calibration("own", Entry.from_options(entry), self.manifest, self.root)
+        def random_words() -> str:
+            return " ".join(generator.choices(tiny.WORDS, k=generator.randint(2, 9)))
 
-    def answered(self, entry: dict[str, Any], file: str = "own.parquet") -> CalibrationSamples:
-        """As the three jobs of the workflow do it."""
-        own, lm = Entry.from_options(entry), open_encoder(self.model, self.tokenizer)
-        tasks = [task for task, _ in draw_tasks("own", own, lm, Style.of(self.manifest), self.root)]
-        made = own_answers(own, self.questions(entry), tasks, self.model, self.tokenizer)
-        calibrations.write_calibration(self.root / file, made)
+        lines = []
+        for number in range(N_QUESTIONS):
+            query = random_words()
+            written = answer_greedily(self.model, tuple(self.tokenizer(query)["input_ids"]))
+            answer_tokens = [token for token in written if token not in (EOS, STOP)]
+            answer = self.tokenizer.decode(answer_tokens)
+            if number % 3 == 0 or not answer:
+                answer = "w1 w2"
+            lines.append(json.dumps({"q": query, "a": answer}))
+        (self.root / "mine.jsonl").write_text("\n".join(lines))
+        texts = [random_words() for _ in range(N_TEXTS)]
+        (self.root / "texts.json").write_text(json.dumps(texts))
+
+    def write_task(self, **changes: Any) -> None:
+        tasks = self.root / "workflow/tasks"
+        tasks.mkdir(parents=True, exist_ok=True)
+        (tasks / "mine.yaml").write_text(yaml.safe_dump(TASK | changes))
+
+    def prepare_questions(self, options: dict[str, Any]) -> CalibrationSamples:
+        """The calibration before the model answers."""
+        entry = Calibration.from_options(options)
+        return prepare_calibration("own", entry, self.manifest, self.root)
+
+    def prepare_answers(self, options: dict[str, Any]) -> CalibrationSamples:
+        """The calibration as the jobs of the workflow prepare it."""
+        entry = Calibration.from_options(options)
+        encoder = open_encoder(self.model, self.tokenizer)
+        style = Style.of(self.manifest)
+        tasks = [task for task, _ in draw_tasks("own", entry, encoder, style, self.root)]
+        questions = self.prepare_questions(options)
+        answered = own_answers(entry, questions, tasks, self.model, self.tokenizer)
+        calibrations.write_calibration(self.answers_file, answered)
         return prepare_calibration(
-            "own", own, self.manifest, self.root, written={"own": str(self.root / file)}
+            "own", entry, self.manifest, self.root, written={"own": str(self.answers_file)}
         )
+
+    @property
+    def answers_file(self) -> Path:
+        return self.root / "own.parquet"
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def project(tmp_path: Path) -> AnswerProject:
+    return AnswerProject(tmp_path)
 
 
-def test_own_answers_are_those_of_transformers_prompt_by_prompt(given: Place) -> None:
-    """Whatever the task file says of sampling; questions, and what finds them among test documents, are the same."""
-    made, gold = given.answered(OWN), given.questions(OWN)
-    rows = [sample.rows[0] for sample in made.samples]
-    assert [row.continuation for row in rows] == [
-        plainly(given.model, row.context, stop=STOP) for row in rows
-    ]
-    assert (
-        len({len(row.continuation) for row in rows}) > 2
-    )  # some end by themselves, some at the stop, some nowhere
-    assert {row.continuation[-1] for row in rows} >= {EOS, STOP}
-    assert [row.context for row in rows] == [sample.rows[0].context for sample in gold.samples]
-    mine, theirs = ([(s.document, s.runs, s.index) for s in each.samples] for each in (made, gold))
-    assert mine == theirs
-    assert (
-        made.facts["n_asked"] == made.facts["n_samples"] == QUESTIONS
-        and made.facts["temperature"] == 0
-    )
-    assert "n_asked" not in gold.facts and gold.facts == given.questions({"task": "mine"}).facts
+def test_own_answers_are_those_of_transformers_prompt_by_prompt(project: AnswerProject) -> None:
+    """Greedy ones, whatever the task file says of sampling."""
+    calibration = project.prepare_answers(OWN_ANSWERS)
+
+    rows = [sample.rows[0] for sample in calibration.samples]
+    answers = [row.continuation for row in rows]
+    assert answers == [answer_greedily(project.model, row.context) for row in rows]
+    assert calibration.facts["n_asked"] == N_QUESTIONS
+    assert calibration.facts["n_samples"] == N_QUESTIONS
+    assert calibration.facts["temperature"] == 0
+    # Some end by themselves, some at the stop word, some nowhere.
+    assert {answer[-1] for answer in answers} > {EOS, STOP}
 
 
-def test_penalties_of_the_model_and_of_the_task_do_not_count(given: Place) -> None:
-    """Of Qwen2.5 and its like, which are published with a repetition penalty."""
-    text = {
-        "text": str(given.root / "texts.json"),
-        "documents": None,
-        "length": 12,
-        "prompt": 4,
-        "answers": "model",
-    }
-    asked, continued = given.answered(OWN).samples, given.answered(text).samples
-    given.task(generation_kwargs=TASK["generation_kwargs"] | {"repetition_penalty": 1.8})
-    given.model.generation_config.repetition_penalty = 1.8
-    given.model.generation_config.no_repeat_ngram_size = 2
-    assert given.answered(OWN).samples == asked
-    assert given.answered(text).samples == continued
-    repeated = [sample.rows[0] for sample in asked]
-    penalised = [plainly(given.model, row.context, stop=STOP) for row in repeated]
-    assert penalised != [row.continuation for row in repeated]
+def test_own_answers_are_to_the_questions_of_the_task(project: AnswerProject) -> None:
+    """Also their fingerprints, by which test documents are found among them."""
+    answered = project.prepare_answers(OWN_ANSWERS)
+
+    questions = project.prepare_questions({"task": "mine"})
+    for sample, question in zip(answered.samples, questions.samples, strict=True):
+        assert sample.rows[0].context == question.rows[0].context
+        assert sample.document == question.document
+        assert sample.runs == question.runs
+        assert sample.index == question.index
 
 
-def test_texts_go_on_after_their_first_tokens(given: Place) -> None:
-    entry = {
-        "text": str(given.root / "texts.json"),
-        "documents": None,
-        "length": 12,
-        "prompt": 4,
-        "answers": "model",
-    }
-    made = given.answered(entry)
-    for sample, gold in zip(made.samples, given.questions(entry).samples, strict=True):
+def test_facts_before_the_model_answers_are_those_of_the_task(project: AnswerProject) -> None:
+    facts = project.prepare_questions(OWN_ANSWERS).facts
+    assert facts == project.prepare_questions({"task": "mine"}).facts
+    assert "n_asked" not in facts
+
+
+def test_penalties_of_the_model_and_of_the_task_do_not_count(project: AnswerProject) -> None:
+    """Qwen2.5 and others are published with a repetition penalty."""
+    answers = project.prepare_answers(OWN_ANSWERS).samples
+    continuations = project.prepare_answers(project.text_options).samples
+
+    project.write_task(generation_kwargs=SAMPLING | {"repetition_penalty": 1.8})
+    project.model.generation_config.repetition_penalty = 1.8
+    project.model.generation_config.no_repeat_ngram_size = 2
+
+    assert project.prepare_answers(OWN_ANSWERS).samples == answers
+    assert project.prepare_answers(project.text_options).samples == continuations
+    rows = [sample.rows[0] for sample in answers]
+    penalised = [answer_greedily(project.model, row.context) for row in rows]
+    assert penalised != [row.continuation for row in rows]
+
+
+def test_texts_go_on_after_their_first_tokens(project: AnswerProject) -> None:
+    calibration = project.prepare_answers(project.text_options)
+
+    texts = project.prepare_questions(project.text_options).samples
+    for sample, text in zip(calibration.samples, texts, strict=True):
         (row,) = sample.rows
-        assert row.context == gold.sequence()[:4] and sample.kind == "text"
-        assert row.continuation == plainly(given.model, row.context, 12 - len(row.context))
-    assert made.facts["n_right"] is None and made.facts["n_samples"] == 12
+        n_new_tokens = TEXT_LENGTH - len(row.context)
+        expected = generate_greedily(project.model, row.context, n_new_tokens, {EOS})
+        assert sample.kind == "text"
+        assert row.context == text.sequence()[:PROMPT_LENGTH]
+        assert row.continuation == expected
+    assert calibration.facts["n_right"] is None
+    assert calibration.facts["n_samples"] == N_TEXTS
 
 
-def test_right_answers_are_those_that_lm_eval_calls_right(given: Place) -> None:
-    kept, everything = given.answered(OWN | {"keep": "right"}), given.answered(OWN)
-    given.task(
-        generation_kwargs=TASK["generation_kwargs"] | {"do_sample": False, "temperature": 0.0}
-    )
-    found = evaluate_with_lm_eval(given.model, task_object("mine", given.root, split="train"))[
-        "samples"
-    ]["mine"]
-    right = [sample["exact_match"] > 0 for sample in sorted(found, key=lambda each: each["doc_id"])]
-    assert 10 <= sum(right) < QUESTIONS
-    wanted = [sample.rows for sample, one in zip(everything.samples, right, strict=True) if one]
-    assert [sample.rows for sample in kept.samples] == wanted
-    assert [sample.index for sample in kept.samples] == list(range(sum(right)))
-    for made in (kept, everything):
-        assert (made.facts["n_asked"], made.facts["n_right"]) == (QUESTIONS, sum(right))
+def test_right_answers_are_those_that_lm_eval_calls_right(project: AnswerProject) -> None:
+    right_answers = project.prepare_answers(OWN_ANSWERS | {"keep": "right"})
+    all_answers = project.prepare_answers(OWN_ANSWERS)
 
-
-def test_drawn_answers_depend_on_the_seed_and_on_nothing_else(given: Place) -> None:
-    drawn = OWN | {"temperature": 1.5}
-    first, again, other = (given.answered(drawn | {"seed": seed}).samples for seed in (0, 0, 1))
-    assert first == again != other
-    cold = given.answered(OWN | {"temperature": 1e-6}).samples
-    assert cold == given.answered(OWN).samples != first
-
-
-def test_a_mixture_holds_the_own_answers_of_its_part(given: Place) -> None:
-    wanted = [*given.answered(OWN).samples, *given.questions(OWN).samples]
-    parts = {"own": Entry.from_options(OWN), "gold": Entry.from_options({"task": "mine"})}
-    entry = Entry.from_options({"mixture": {"own": 1, "gold": 1}, "limit": 2 * QUESTIONS})
-    made = prepare_calibration(
-        "both", entry, given.manifest, given.root, parts, {"own": str(given.root / "own.parquet")}
-    )
-    assert [sample.rows for sample in made.samples] == [sample.rows for sample in wanted]
-
-
-def test_what_has_no_own_answers_is_refused(given: Place) -> None:
-    records = [
-        json.loads(line) | {"a": "w1 w2"}
-        for line in (given.root / "mine.jsonl").read_text().splitlines()
+    project.write_task(generation_kwargs=SAMPLING | {"do_sample": False, "temperature": 0.0})
+    task = task_object("mine", project.root, split="train")
+    expected = evaluate_with_lm_eval(project.model, task)["samples"]["mine"]
+    right_documents = {sample["doc_id"] for sample in expected if sample["exact_match"] > 0}
+    n_right = len(right_documents)
+    assert 10 <= n_right < N_QUESTIONS
+    right_rows = [
+        sample.rows
+        for document, sample in enumerate(all_answers.samples)
+        if document in right_documents
     ]
-    (given.root / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
-    words = f"calibrations.own.keep: the model answers 0 of {QUESTIONS} questions right.*Write keep: all, a larger"
-    with pytest.raises(LaminaError, match=words):
-        given.answered(OWN | {"keep": "right"})
-    given.task(metric_list=[{"metric": "bleu"}])
-    with pytest.raises(
-        LaminaError, match="calibrations.own.keep: task 'mine' has no exact_match.*Write keep: all"
-    ):
-        given.questions(OWN | {"keep": "right"})
-    given.task(output_type="loglikelihood")
-    with pytest.raises(
-        LaminaError, match="calibrations.own.answers: task 'mine' scores by loglikelihood"
-    ):
-        given.questions(OWN)
+    assert [sample.rows for sample in right_answers.samples] == right_rows
+    assert [sample.index for sample in right_answers.samples] == list(range(n_right))
+    for calibration in (right_answers, all_answers):
+        assert calibration.facts["n_asked"] == N_QUESTIONS
+        assert calibration.facts["n_right"] == n_right
 
 
-CHOICES = (
-    "task 'microworld_recall' scores by multiple_choice.*Write answers: gold, or .*generate_until"
-)
+def test_drawn_answers_depend_on_the_seed(project: AnswerProject) -> None:
+    options = OWN_ANSWERS | {"temperature": 1.5}
+    first = project.prepare_answers(options | {"seed": 0}).samples
+    assert project.prepare_answers(options | {"seed": 0}).samples == first
+    assert project.prepare_answers(options | {"seed": 1}).samples != first
+
+
+def test_answers_drawn_at_a_low_temperature_are_the_greedy_ones(project: AnswerProject) -> None:
+    cold_answers = project.prepare_answers(OWN_ANSWERS | {"temperature": 1e-6}).samples
+    assert cold_answers == project.prepare_answers(OWN_ANSWERS).samples
+
+
+def test_a_mixture_has_the_own_answers_of_its_part(project: AnswerProject) -> None:
+    answered = project.prepare_answers(OWN_ANSWERS).samples
+    questions = project.prepare_questions({"task": "mine"}).samples
+    parts = {
+        "own": Calibration.from_options(OWN_ANSWERS),
+        "gold": Calibration.from_options({"task": "mine"}),
+    }
+    options = {"mixture": {"own": 1, "gold": 1}, "limit": 2 * N_QUESTIONS}
+
+    mixture = prepare_calibration(
+        "both",
+        Calibration.from_options(options),
+        project.manifest,
+        project.root,
+        parts,
+        {"own": str(project.answers_file)},
+    )
+
+    expected = [sample.rows for sample in [*answered, *questions]]
+    assert [sample.rows for sample in mixture.samples] == expected
+
+
+def test_a_model_that_answers_nothing_right_is_refused(project: AnswerProject) -> None:
+    lines = []
+    for line in (project.root / "mine.jsonl").read_text().splitlines():
+        lines.append(json.dumps(json.loads(line) | {"a": "w1 w2"}))
+    (project.root / "mine.jsonl").write_text("\n".join(lines))
+    message = (
+        f"calibrations.own.keep: the model answers 0 of {N_QUESTIONS} questions right.*"
+        "Write keep: all, a larger"
+    )
+    with pytest.raises(LaminaError, match=message):
+        project.prepare_answers(OWN_ANSWERS | {"keep": "right"})
+
+
+def test_right_answers_need_a_task_with_exact_match(project: AnswerProject) -> None:
+    project.write_task(metric_list=[{"metric": "bleu"}])
+    message = "calibrations.own.keep: task 'mine' has no exact_match.*Write keep: all"
+    with pytest.raises(LaminaError, match=message):
+        project.prepare_questions(OWN_ANSWERS | {"keep": "right"})
+
+
+def test_own_answers_need_a_task_that_generates(project: AnswerProject) -> None:
+    project.write_task(output_type="loglikelihood")
+    message = "calibrations.own.answers: task 'mine' scores by loglikelihood"
+    with pytest.raises(LaminaError, match=message):
+        project.prepare_questions(OWN_ANSWERS)
 
 
 @pytest.mark.parametrize(
-    ("where", "entry", "words"),
+    ("name", "options", "message"),
     [
         (
             "recall",
             {"task": "microworld_recall", "answers": "model"},
-            f"calibrations.recall.answers: {CHOICES}",
+            "calibrations.recall.answers: task 'microworld_recall' scores by multiple_choice.*"
+            "Write answers: gold, or .*generate_until",
         ),
         (
             "mine",
@@ -262,40 +337,39 @@ CHOICES = (
     ],
 )
 def test_a_configuration_is_refused_before_any_job(
-    tmp_path: Path, where: str, entry: Any, words: str
+    tmp_path: Path, name: str, options: dict[str, Any], message: str
 ) -> None:
-    (tmp_path / "resources").symlink_to(Path("resources").resolve())
-    with pytest.raises(LaminaError, match=words):
-        load_configuration(
-            set_key(minimal_config(), f"calibrations.{where}", entry),
-            write_model_and_data(tmp_path),
-        )
+    (tmp_path / "resources").symlink_to(ROOT / "resources")
+    root = write_model_and_data(tmp_path)
+    raw_config = set_key(minimal_config(), f"calibrations.{name}", options)
+    with pytest.raises(LaminaError, match=message):
+        load_configuration(raw_config, root)
 
 
-def test_jobs_of_other_calibrations_have_the_options_that_they_had(tmp_path: Path) -> None:
-    """What the model answers depends on all keys of its calibration, and on its family."""
-    raw, wildcards = minimal_config(), {"model": "small"}
-    raw["calibrations"]["own"] = {
-        "task": "microworld_sorting",
-        "answers": "model",
-        "temperature": 0.5,
-    }
-    config = load_configuration(raw, write_model_and_data(tmp_path))
-    for name in ("recall", "mixture", "corpus", "mine"):
-        options = PrepareCalibration.of(
-            config, make_wildcards(**wildcards, calibration=name)
-        ).options()
-        assert (
-            not {"answers", "keep", "temperature", "prompt"} & options["entry"].keys()
-            and "answers" not in options
-        )
-    options = GenerateAnswers.of(config, make_wildcards(**wildcards, calibration="own")).options()
-    assert options["entry"] == {
-        "task": "microworld_sorting",
-        "answers": "model",
-        "temperature": 0.5,
-    }
-    assert (
-        options["follows"].keys() == {"family"}
-        and load_configuration(config.plain(), tmp_path) == config
-    )
+OWN_SORTING = {"task": "microworld_sorting", "answers": "model", "temperature": 0.5}
+
+
+@pytest.mark.parametrize("name", ["recall", "mixture", "corpus", "mine"])
+def test_jobs_of_other_calibrations_have_no_options_of_own_answers(
+    tmp_path: Path, name: str
+) -> None:
+    raw_config = set_key(minimal_config(), "calibrations.own", OWN_SORTING)
+    config = load_configuration(raw_config, write_model_and_data(tmp_path))
+
+    wildcards = make_wildcards(model="small", calibration=name)
+    options = PrepareCalibration.of(config, wildcards).options()
+
+    assert "answers" not in options
+    assert not {"answers", "keep", "temperature", "prompt"} & options["entry"].keys()
+
+
+def test_own_answers_depend_on_their_calibration_and_the_models_family(tmp_path: Path) -> None:
+    raw_config = set_key(minimal_config(), "calibrations.own", OWN_SORTING)
+    config = load_configuration(raw_config, write_model_and_data(tmp_path))
+
+    wildcards = make_wildcards(model="small", calibration="own")
+    options = GenerateAnswers.of(config, wildcards).options()
+
+    assert options["entry"] == OWN_SORTING
+    assert options["follows"].keys() == {"family"}
+    assert load_configuration(config.plain(), tmp_path) == config

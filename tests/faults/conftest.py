@@ -1,6 +1,5 @@
-"""Undisturbed runs, which faults are compared with."""
+"""Undisturbed runs, which runs with faults are compared with."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ from tests.pipeline.project import Project
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The study, run to the end."""
-    project = study.made(tmp_path_factory.mktemp("faults") / "undisturbed")
+    project = study.write_study(tmp_path_factory.mktemp("faults") / "undisturbed")
     project.run(*study.TABLES)
     return project
 
 
 @pytest.fixture
-def finished(undisturbed: Project, tmp_path: Path) -> Callable[[], Project]:
-    """A copy of it."""
-    return lambda: study.copied(undisturbed, tmp_path / "study")
+def finished(undisturbed: Project, tmp_path: Path) -> Project:
+    """A copy of it, for one test."""
+    return study.copy_study(undisturbed, tmp_path / "study")

@@ -1,4 +1,4 @@
-"""What was changed is measured anew, whatever hides it: times, an edit in the meantime."""
+"""What was changed is measured anew, whatever hides it: times, or an edit while a job runs."""
 
 import json
 import os
@@ -12,27 +12,28 @@ from pathlib import Path
 import pytest
 
 from tests.faults import study
-from tests.faults.study import replace, until
-from tests.pipeline.project import Project
+from tests.faults.study import rewrite, set_time, wait_until
+from tests.pipeline.project import Project, rules_of
 
 pytestmark = pytest.mark.slow
 
-LONG_AGO, FAR_OFF = 10**18, 4 * 10**18
-# None of the changes reaches what these rules make.
-UNTOUCHED = {"prepare_model", "prepare_calibration", "sweep_units", "prune_step"}
+YEAR_2001 = 10**18  # nanoseconds
+YEAR_2096 = 4 * 10**18
+# What these rules make depends on none of the changes.
+UNTOUCHED_RULES = {"prepare_model", "prepare_calibration", "sweep_units", "prune_step"}
 
 
 @dataclass(frozen=True)
 class Change:
-    """A text of a file that another takes the place of, and what must be made anew for it."""
+    """A text in a file and what replaces it, and the rule that must run for it."""
 
     file: str
-    old: str
-    new: str
+    old_text: str
+    new_text: str
     rule: str
 
 
-# None hides another: each reaches rows that the others do not.
+# Each change reaches rows that the others do not.
 CHANGES = {
     "questions of a benchmark": Change(
         "data/test.jsonl", '"gold": 1', '"gold": 0', "benchmark_task"
@@ -46,7 +47,7 @@ CHANGES = {
     ),
     "an option": Change(study.CONFIG, "method: ghost", "method: ghost, bias: true", "fit_patch"),
     "code": Change(
-        "src/lamina/healing/training.py",
+        "src/lamina/healing/batches.py",
         "VALIDATION_SHARE = 0.15",
         "VALIDATION_SHARE = 0.3",
         "heal_variant",
@@ -54,144 +55,162 @@ CHANGES = {
 }
 
 
-def apply(project: Project, change: Change, time_ns: int | None = None) -> None:
+def make_change(project: Project, change: Change, time_ns: int | None = None) -> None:
+    """Change a file, with a time of its own or that of the earlier content."""
     path = project.folder / change.file
     text = path.read_text()
-    assert change.old in text
-    replace(path, text.replace(change.old, change.new), time_ns)
+    assert change.old_text in text
+    rewrite(path, text.replace(change.old_text, change.new_text), time_ns)
+
+
+def make_changes(project: Project, time_ns: int | None = None) -> None:
+    for change in CHANGES.values():
+        make_change(project, change, time_ns)
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def undisturbed_with_changes(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The study with all changes, run for the first time."""
-    project = study.made(tmp_path_factory.mktemp("changed") / "undisturbed")
-    for change in CHANGES.values():
-        apply(project, change)
+    project = study.write_study(tmp_path_factory.mktemp("changed") / "undisturbed")
+    make_changes(project)
     project.run(*study.TABLES)
     return project
 
 
-def older(project: Project) -> None:
-    for change in CHANGES.values():
-        apply(project, change, LONG_AGO)
-
-
-def same_time(project: Project) -> None:
-    for change in CHANGES.values():
-        apply(project, change)
-
-
-def before_outputs_of_the_future(project: Project) -> None:
-    for path in (project.folder / "results").rglob("*"):
-        os.utime(path, ns=(FAR_OFF, FAR_OFF))
-    for change in CHANGES.values():
-        apply(project, change)
-
-
-HIDDEN = [older, same_time, before_outputs_of_the_future]
-
-
-def rules(project: Project) -> set[str]:
-    return {job.rule for job in project.stale()}
-
-
 @pytest.fixture(scope="module")
-def edited(undisturbed: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A copy whose files each test puts back."""
-    return study.copied(undisturbed, tmp_path_factory.mktemp("edited") / "study")
+def shared_copy(undisturbed: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A copy of the finished study in which each test undoes its change."""
+    return study.copy_study(undisturbed, tmp_path_factory.mktemp("edited") / "study")
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_each_change_is_seen_by_itself(name: str, edited: Project) -> None:
-    path = edited.folder / CHANGES[name].file
-    before, mtime = path.read_text(), path.stat().st_mtime_ns
-    apply(edited, CHANGES[name], LONG_AGO)
-    found = rules(edited)
-    replace(path, before, mtime)
-    assert CHANGES[name].rule in found and not found & UNTOUCHED
+def test_each_change_alone_makes_its_rule_stale(name: str, shared_copy: Project) -> None:
+    change = CHANGES[name]
+    path = shared_copy.folder / change.file
+    text_before = path.read_text()
+    time_before = path.stat().st_mtime_ns
+
+    make_change(shared_copy, change, YEAR_2001)
+    stale_rules = rules_of(shared_copy.stale())
+    rewrite(path, text_before, time_before)
+
+    assert change.rule in stale_rules
+    assert not stale_rules & UNTOUCHED_RULES
 
 
-@pytest.mark.parametrize("hide", HIDDEN)
-def test_nothing_hides_a_change(
-    hide: Callable[[Project], None], finished: Callable[[], Project]
+def assert_changes_are_seen(project: Project) -> None:
+    stale_rules = rules_of(project.stale())
+    assert {change.rule for change in CHANGES.values()} <= stale_rules
+    assert not stale_rules & UNTOUCHED_RULES
+
+
+def test_changes_with_an_older_time_are_seen(finished: Project) -> None:
+    make_changes(finished, YEAR_2001)
+    assert_changes_are_seen(finished)
+
+
+def test_changes_with_the_same_time_are_seen(finished: Project) -> None:
+    make_changes(finished)
+    assert_changes_are_seen(finished)
+
+
+def test_changes_before_results_of_the_future_are_seen(finished: Project) -> None:
+    for path in (finished.folder / "results").rglob("*"):
+        set_time(path, YEAR_2096)
+    make_changes(finished)
+    assert_changes_are_seen(finished)
+
+
+def test_a_changed_study_gives_what_a_first_run_of_it_gives(
+    finished: Project, undisturbed_with_changes: Project
 ) -> None:
-    project = finished()
-    hide(project)
-    found = rules(project)
-    assert found >= {change.rule for change in CHANGES.values()} and not found & UNTOUCHED
+    make_changes(finished, YEAR_2001)
+    finished.run(*study.TABLES)
+    study.assert_equal_tables(finished, undisturbed_with_changes)
 
 
-def test_changed_studies_are_as_if_never_anything_else(
-    finished: Callable[[], Project], changed: Project
-) -> None:
-    project = finished()
-    older(project)
-    project.run(*study.TABLES)
-    study.equal(project, changed)
-
-
-def test_a_library_of_another_folder_is_refused(
-    undisturbed: Project, finished: Callable[[], Project]
-) -> None:
-    project = finished()
-    environment = os.environ | {"PYTHONPATH": str(undisturbed.folder / "src")}
-    command = [sys.executable, "-m", "snakemake", "-n", "--configfile", str(project.config)]
-    done = subprocess.run(
-        command, cwd=project.folder, env=environment, capture_output=True, text=True, check=False
+def test_the_library_of_another_folder_is_refused(undisturbed: Project, finished: Project) -> None:
+    other_library = str(undisturbed.folder / "src")
+    run = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-n", "--configfile", str(finished.config)],
+        cwd=finished.folder,
+        env=os.environ | {"PYTHONPATH": other_library},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode != 0 and "Traceback" not in done.stderr
-    for said in (
-        str(project.folder),
-        str(undisturbed.folder / "src"),
-        "`export PYTHONPATH=",
-        "`rm -r .venv`",
-    ):
-        assert said in done.stderr
+
+    assert run.returncode != 0
+    assert "Traceback" not in run.stderr
+    assert str(finished.folder) in run.stderr
+    assert other_library in run.stderr
+    assert "`export PYTHONPATH=" in run.stderr
+    assert "`rm -r .venv`" in run.stderr
 
 
-def test_files_that_change_while_read_are_refused(
-    undisturbed: Project, finished: Callable[[], Project]
+def swap_choices(path: Path) -> None:
+    """Reverse the choices of every question."""
+    lines = []
+    for line in path.read_text().splitlines():
+        question = json.loads(line)
+        question["choices"].reverse()
+        lines.append(json.dumps(question) + "\n")
+    path.write_text("".join(lines))
+
+
+@dataclass(frozen=True)
+class EditWhileRunning:
+    """A target that is made again, a file that is edited once its job runs, and the message."""
+
+    target: str
+    rule: str
+    file: str
+    edit: Callable[[Path], None]
+    message: str
+
+
+EDITS_WHILE_RUNNING = {
+    "questions": EditWhileRunning(
+        target="results/calibrations/reference/own.parquet",
+        rule="prepare_calibration",
+        file="data/own.jsonl",
+        edit=swap_choices,
+        message="is not what it was when the run began",
+    ),
+    "weights": EditWhileRunning(
+        target="results/sweeps/reference/own/base/removal/layer/removed=0.parquet",
+        rule="sweep_units",
+        file="model/model.safetensors",
+        edit=study.flip_bit,
+        message="not what they were when it was prepared",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS_WHILE_RUNNING)
+def test_a_file_that_changes_before_its_job_reads_it_is_refused(
+    name: str, undisturbed: Project, finished: Project
 ) -> None:
-    """A calibration, before its job begins; the weights, before the sweep does."""
-    project = finished()
-    made = "results/calibrations/reference/own.parquet"
-    sweep = "results/sweeps/reference/own/base/removal/layer/removed=0.parquet"
-    edits: dict[str, tuple[str, str, Callable[[Path], None], str]] = {
-        made: (
-            "data/own.jsonl",
-            "prepare_calibration",
-            _swap_choices,
-            "is not what it was when the run began",
-        ),
-        sweep: (
-            "model/model.safetensors",
-            "sweep_units",
-            study.flip,
-            "not what they were when it was prepared",
-        ),
-    }
-    for target, (name, rule, edit, said) in edits.items():
-        file, logs = project.folder / name, project.folder / "logs" / rule
-        kept, before = file.read_bytes(), file.stat().st_mtime_ns
-        (project.folder / target).unlink()
-        shutil.rmtree(logs)
-        run = project.started(target)
-        until(
-            lambda logs=logs: any(path.is_file() for path in logs.rglob("*"))
-        )  # its shell has begun
-        edit(file)
-        os.utime(file, ns=(before, before))
-        output, _ = run.communicate(timeout=120)
-        assert run.returncode != 0 and said in output and name.split("/")[0] in output
-        assert not (project.folder / target).exists()
-        file.write_bytes(kept)
-        os.utime(file, ns=(before, before))
-    project.run(*study.TABLES)
-    study.equal(project, undisturbed)
+    case = EDITS_WHILE_RUNNING[name]
+    file = finished.folder / case.file
+    logs = finished.folder / "logs" / case.rule
+    content_before = file.read_bytes()
+    time_before = file.stat().st_mtime_ns
+    (finished.folder / case.target).unlink()
+    shutil.rmtree(logs)
 
+    run = finished.start(case.target)
+    wait_until(lambda: any(path.is_file() for path in logs.rglob("*")))  # its shell has begun
+    case.edit(file)
+    set_time(file, time_before)
+    output, _ = run.communicate(timeout=120)
 
-def _swap_choices(path: Path) -> None:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text(
-        "".join(json.dumps({**line, "choices": line["choices"][::-1]}) + "\n" for line in lines)
-    )
+    assert run.returncode != 0
+    assert case.message in output
+    assert case.file.split("/")[0] in output
+    assert not (finished.folder / case.target).exists()
+
+    file.write_bytes(content_before)
+    set_time(file, time_before)
+    finished.run(*study.TABLES)
+    study.assert_equal_tables(finished, undisturbed)

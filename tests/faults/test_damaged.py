@@ -1,6 +1,8 @@
-"""A damaged result is named with the remedy, which leads to the tables of an undisturbed run; a log is only skipped."""
+"""A damaged result is named with the remedy, which leads to the tables of an undisturbed run.
 
-import os
+A damaged log is only skipped.
+"""
+
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,114 +11,117 @@ from pathlib import Path
 import pytest
 
 from tests.faults import study
-from tests.faults.study import KEY, cut, empty, flip, foreign
-from tests.pipeline.project import Project, parse_jobs
+from tests.faults.study import KEY, clear, flip_bit, replace_by_json, truncate
+from tests.pipeline.project import Project, parse_jobs, rules_of
 
 pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
 class Damage:
-    """What happens to which file, and a file that is made from it and shall be made again."""
+    """What is done to a file, and a file that is made of it and has to be made again."""
 
     damage: Callable[[Path], None]
     file: str
-    reader: str
+    dependent: str
 
 
 SWEEP = f"results/sweeps/{KEY}/removed=1.parquet"
 ADAPTER = f"results/adapters/{KEY}/removed=2/none/lora"
-# Those of a round do not meet: no reader reads two of them.
-ROUNDS = {
-    "patch, check, sweep, table": [
+CALIBRATION = "results/calibrations/reference/own.parquet"
+# Damages that one run meets together: no job reads two of the files.
+DAMAGES = {
+    "patch, overlap, sweep, table": [
         Damage(
-            flip,
+            flip_bit,
             f"results/patches/{KEY}/ghost.safetensors",
             "results/benchmarks/reference/own/test/block=0.parquet",
         ),
         Damage(
-            cut,
+            truncate,
             "results/overlap/reference/own/asked.json",
             "results/tables/shared_documents.parquet",
         ),
-        Damage(empty, SWEEP, f"results/relevance/{KEY}/removed=1.parquet"),
-        Damage(flip, "results/tables/calibrations.parquet", "results/tables/dissociations.parquet"),
+        Damage(clear, SWEEP, f"results/relevance/{KEY}/removed=1.parquet"),
+        Damage(
+            flip_bit,
+            "results/tables/calibrations.parquet",
+            "results/tables/dissociations.parquet",
+        ),
     ],
     "plan, calibration": [
-        Damage(flip, f"results/plans/{KEY}/removed=2.json", "results/tables/plans.parquet"),
-        Damage(
-            foreign,
-            "results/calibrations/reference/own.parquet",
-            "results/activations/reference/own.parquet",
-        ),
+        Damage(flip_bit, f"results/plans/{KEY}/removed=2.json", "results/tables/plans.parquet"),
+        Damage(replace_by_json, CALIBRATION, "results/activations/reference/own.parquet"),
     ],
     "adapter, task": [
         Damage(
-            flip,
+            flip_bit,
             f"{ADAPTER}/adapter_model.safetensors",
             "results/benchmarks/reference/own/asked/block=0.parquet",
         ),
-        Damage(cut, "results/tasks/test.parquet", "results/overlap/reference/own/test.json"),
+        Damage(truncate, "results/tasks/test.parquet", "results/overlap/reference/own/test.json"),
     ],
 }
 
 
-@pytest.mark.parametrize("name", ROUNDS)
+@pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_damaged_is_named_and_remade(
-    name: str, finished: Callable[[], Project], undisturbed: Project
+    name: str, finished: Project, undisturbed: Project
 ) -> None:
-    project = finished()
-    for each in ROUNDS[name]:
-        path = project.folder / each.file
-        before = path.stat().st_mtime_ns
-        each.damage(path)
-        os.utime(path, ns=(before, before))  # as a disk does it
-        (project.folder / each.reader).unlink()
-    done = project.run(*(each.reader for each in ROUNDS[name]), check=False)
-    assert done.returncode != 0 and "Traceback" not in done.stdout
-    for each in ROUNDS[name]:
-        (said,) = {
-            line
-            for line in done.stdout.splitlines()
-            if line.startswith(f"lamina: {each.file} is damaged")
-        }
-        assert "Delete it and run again" in said
-        assert not (project.folder / each.reader).exists()
-        (project.folder / each.file).unlink()
-    project.run(*study.TABLES)
-    study.equal(project, undisturbed)
+    damages = DAMAGES[name]
+    for damage in damages:
+        path = finished.folder / damage.file
+        time_before = path.stat().st_mtime_ns
+        damage.damage(path)
+        study.set_time(path, time_before)  # a failing disk changes no time
+        (finished.folder / damage.dependent).unlink()
+
+    run = finished.run(*(damage.dependent for damage in damages), check=False)
+
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout
+    for damage in damages:
+        beginning = f"lamina: {damage.file} is damaged"
+        (message,) = {line for line in run.stdout.splitlines() if line.startswith(beginning)}
+        assert "Delete it and run again" in message
+        assert not (finished.folder / damage.dependent).exists()
+
+    for damage in damages:
+        (finished.folder / damage.file).unlink()
+    finished.run(*study.TABLES)
+    study.assert_equal_tables(finished, undisturbed)
 
 
-@pytest.mark.parametrize("damage", [flip, empty])
+@pytest.mark.parametrize("damage", [flip_bit, clear])
 def test_a_damaged_manifest_is_named_first(
-    damage: Callable[[Path], None], finished: Callable[[], Project]
+    damage: Callable[[Path], None], finished: Project
 ) -> None:
-    project = finished()
-    file = "results/models/reference/manifest.json"
-    damage(project.folder / file)
-    done = project.run("-n", check=False)
-    assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert done.stdout.splitlines()[-1].startswith(f"lamina: {file} is damaged")
-    (project.folder / file).unlink()
-    (project.folder / SWEEP).unlink()
-    assert {"prepare_model", "sweep_units"} <= {
-        job.rule for job in parse_jobs(project.run("-n", SWEEP).stdout)
-    }
+    manifest = "results/models/reference/manifest.json"
+    damage(finished.folder / manifest)
+
+    run = finished.run("-n", check=False)
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout
+    assert run.stdout.splitlines()[-1].startswith(f"lamina: {manifest} is damaged")
+
+    (finished.folder / manifest).unlink()
+    (finished.folder / SWEEP).unlink()
+    planned_jobs = parse_jobs(finished.run("-n", SWEEP).stdout)
+    assert {"prepare_model", "sweep_units"} <= rules_of(planned_jobs)
 
 
-def test_logs_and_leftovers_are_no_hindrance(
-    finished: Callable[[], Project], undisturbed: Project
-) -> None:
-    project = finished()
-    results = project.folder / "results"
-    for path in (results / "jobs").rglob("*.jsonl"):
-        cut(path)
-    (project.folder / ADAPTER / ".progress.safetensors").write_bytes(b"\x08" * 40)
-    (project.folder / ADAPTER / "training.parquet").unlink()  # so that it is trained again
+def test_damaged_logs_and_leftovers_hinder_nothing(finished: Project, undisturbed: Project) -> None:
+    results = finished.folder / "results"
+    for log in (results / "jobs").rglob("*.jsonl"):
+        truncate(log)
+    (finished.folder / ADAPTER / ".progress.safetensors").write_bytes(b"\x08" * 40)
+    (finished.folder / ADAPTER / "training.parquet").unlink()  # so that it is trained again
     shutil.rmtree(results / "tables")
     (results / "studies/notes/deeper").mkdir(parents=True)
     (results / "studies/notes/plans.parquet").write_text("no table")
     (results / ".lamina.duckdb.1.tmp.wal").touch()
-    project.run(*study.TABLES, "results/tables/jobs.parquet", "results/lamina.duckdb")
-    study.equal(project, undisturbed)
+
+    finished.run(*study.TABLES, "results/tables/jobs.parquet", "results/lamina.duckdb")
+
+    study.assert_equal_tables(finished, undisturbed)
     assert (results / "lamina.duckdb").stat().st_size > 0

@@ -1,4 +1,4 @@
-"""What would hang or end without a name is refused before there is a graph: message, file, remedy."""
+"""What would hang or end without a name is refused before there is a graph."""
 
 import os
 from collections.abc import Callable
@@ -7,84 +7,96 @@ from pathlib import Path
 import pytest
 
 from tests.faults import study
-from tests.pipeline.project import Project
 
 pytestmark = pytest.mark.slow
 
-LISTS = "a0: &a0 [x, y]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
-MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(
-    f"a{n + 1}: &a{n + 1} {{l: *a{n}, r: *a{n}}}\n" for n in range(40)
-)
-MERGED = "a0: &a0 {x: 1}\n" + "".join(
-    f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40)
-)
+
+def nested_aliases(first: str, entry: str) -> str:
+    """Forty values, each of which names the one before it twice: in full, 2 to the 40th values."""
+    lines = [f"a0: &a0 {first}"]
+    for depth in range(40):
+        lines.append(f"a{depth + 1}: &a{depth + 1} {entry.replace('LAST', f'*a{depth}')}")
+    return "\n".join(lines) + "\n"
 
 
-def text(file: str, content: str | bytes) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        path = folder / file
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def write(file: str, content: str | bytes) -> Callable[[Path], None]:
+    """Writes a file of a project."""
 
-    return change
+    def write_content(folder: Path) -> None:
+        data = content if isinstance(content, bytes) else content.encode()
+        (folder / file).write_bytes(data)
+
+    return write_content
 
 
-def pipe(file: str) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
+def make_pipe(file: str) -> Callable[[Path], None]:
+    """Puts a pipe, which nobody writes into, in the place of a file of a project."""
+
+    def replace_by_pipe(folder: Path) -> None:
         (folder / file).unlink()
         os.mkfifo(folder / file)
 
-    return change
+    return replace_by_pipe
 
 
-# What is done to the files of a project, and what is said of it.
-REFUSED: dict[str, tuple[Callable[[Path], None], str, str]] = {
-    "aliases of lists without end": (
-        text(study.CONFIG, LISTS),
+# What is done to the files of a project, the file that the message names, and the remedy in it.
+FAULTS: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "lists of aliases": (
+        write(study.CONFIG, nested_aliases("[x, y]", "[LAST, LAST]")),
         "faults.yaml",
         "without the aliases",
     ),
-    "aliases of mappings without end": (
-        text(study.CONFIG, MAPPINGS),
+    "mappings of aliases": (
+        write(study.CONFIG, nested_aliases("{x: 1}", "{l: LAST, r: LAST}")),
         "faults.yaml",
         "without the aliases",
     ),
-    "merged mappings without end": (
-        text(study.CONFIG, MERGED),
+    "merged mappings of aliases": (
+        write(study.CONFIG, nested_aliases("{x: 1}", "{<<: [LAST, LAST]}")),
         "faults.yaml",
         "without the aliases",
     ),
-    "an alias inside of what it means": (
-        text(study.CONFIG, "a: &a [*a]"),
+    "an alias inside of its own value": (
+        write(study.CONFIG, "a: &a [*a]"),
         "faults.yaml",
         "Write the value itself",
     ),
-    "JSON without end": (text(study.CONFIG, '{"a":' * 50_000), "faults.yaml", "Write it flatter"),
+    "deeply nested JSON": (
+        write(study.CONFIG, '{"a":' * 50_000),
+        "faults.yaml",
+        "Write it flatter",
+    ),
     "bytes that are no text": (
-        text(study.CONFIG, b"\0\xff" * 99),
+        write(study.CONFIG, b"\0\xff" * 99),
         "faults.yaml",
         "Save the file as UTF-8",
     ),
-    "a pipe": (pipe(study.CONFIG), "faults.yaml", "no configuration file"),
-    "a model in a pipe": (pipe("model/config.json"), "model", "config.json"),
+    "a pipe": (make_pipe(study.CONFIG), "faults.yaml", "no configuration file"),
+    "a model's config in a pipe": (make_pipe("model/config.json"), "model", "config.json"),
     "a function without a name": (
-        text("workflow/tasks/asked.yaml", f"{study.TASK}process_docs: !function\n"),
+        write("workflow/tasks/asked.yaml", f"{study.TASK}process_docs: !function\n"),
         "asked.yaml",
         "Write `!function module.function`",
     ),
-    "questions cut off": (
-        text("data/own.jsonl", '{"query": "a", "cho'),
+    "truncated questions": (
+        write("data/own.jsonl", '{"query": "a", "cho'),
         "own.jsonl, line 1",
         "Write one JSON object",
     ),
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_it_is_refused_with_the_file_and_the_remedy(name: str, tmp_path: Path) -> None:
-    project: Project = study.made(tmp_path / "study")
-    change, file, remedy = REFUSED[name]
-    change(project.folder)
-    done = project.run("-n", check=False)
-    said = done.stdout.splitlines()[-1]
-    assert done.returncode != 0 and "Traceback" not in done.stdout
-    assert said.startswith("lamina: ") and file in said and remedy in said, done.stdout[-2000:]
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_refused_with_the_file_and_the_remedy(name: str, tmp_path: Path) -> None:
+    inject_fault, file, remedy = FAULTS[name]
+    project = study.write_study(tmp_path / "study")
+    inject_fault(project.folder)
+
+    run = project.run("-n", check=False)
+
+    assert run.returncode != 0
+    assert "Traceback" not in run.stdout
+    message = run.stdout.splitlines()[-1]
+    assert message.startswith("lamina: ")
+    assert file in message
+    assert remedy in message

@@ -37,7 +37,7 @@ def write_model_folder(folder: Path, model_config: RawConfig) -> Path:
 
 
 def set_key(raw_config: RawConfig, dotted_key: str, value: Any) -> RawConfig:
-    """The configuration itself, with the value of a key such as `studies.prune.removed` replaced."""
+    """The configuration itself, with one key, such as `studies.prune.removed`, replaced."""
     *section_names, key = dotted_key.split(".")
     section = raw_config
     for section_name in section_names:

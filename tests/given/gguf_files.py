@@ -1,4 +1,4 @@
-"""Tiny GGUF files: a random Llama with quantised weights, and that model with what was left of them."""
+"""Tiny GGUF files of a random Llama, and that Llama with what quantising left of its weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

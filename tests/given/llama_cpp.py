@@ -1,4 +1,4 @@
-"""llama.cpp itself, by the package cyllama, and tiny models written as its converter writes them."""
+"""llama.cpp itself, by the package cyllama, and tiny models as its converter writes them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Benchmark tables with planted answers, so that a test can compute every number of a view again."""
+"""Benchmark tables with planted answers, of which a test can compute every number of a view."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -369,7 +369,7 @@ class PlausibleStudy:
     def add_variant(
         self, variant_key: Row, base_model: BaseModelOnTasks, lost_per_layer: float
     ) -> None:
-        """Benchmarks of a variant: it loses with each layer, most on tasks it was not chosen for."""
+        """Benchmarks of a variant: it loses with each layer, most on other calibrations' tasks."""
         remaining_loss = 1 - (variant_key["repair"] == "ghost") * 0.3
         remaining_loss = remaining_loss - (variant_key["healing"] == "lora") * 0.4
         size = variant_key["removed"]

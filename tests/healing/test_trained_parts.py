@@ -195,7 +195,7 @@ def load_in_4_bits(plain: PreTrainedModel, folder: Path) -> PreTrainedModel:
     return quantised
 
 
-def test_training_beside_weights_in_4_bits_is_training_beside_what_they_stand_for(
+def test_training_with_4_bit_weights_is_training_with_their_dequantised_values(
     tmp_path: Path,
 ) -> None:
     """QLoRA, as config/papers/deeper-layers.yaml has it, in small and with the real library."""

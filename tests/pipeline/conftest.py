@@ -18,14 +18,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 @pytest.fixture
 def restored(finished: Project) -> Iterator[Project]:
-    """The finished study, whose code a test may edit: it is given back as it was."""
+    """The finished study, whose code a test may edit: it is restored afterwards."""
     with finished.restored():
         yield finished
 
 
 @pytest.fixture(scope="module")
 def moved(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The finished study in a folder of its own, for tests that run it again; only its report was made anew."""
+    """The finished study in another folder, for tests that run it again.
+
+    Only its report was made anew.
+    """
     folder = tmp_path_factory.mktemp("moved") / "clone"
     shutil.copytree(finished.folder, folder, symlinks=True)
     project = Project(folder, folder / finished.config.relative_to(finished.folder))

@@ -1,6 +1,8 @@
 """Donors from the configuration to the export, in a real run."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,72 +14,93 @@ from tests.pipeline.project import Project, copy_project, parse_jobs
 pytestmark = pytest.mark.slow
 
 VARIANT = "reference/addition/given/removed=2/none/none"
+NOISY_LAYERS = ("5", "6")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The model has noise in layers 5 and 6, of which its sibling is free: replacing them gains."""
+    """A model with noise in two layers, of which its sibling is free: replacing them gains."""
     project = copy_project(tmp_path_factory.mktemp("donors"), "tests/configs/donors.yaml")
-    source = project.folder / "resources/reference"
-    sibling = project.folder / "sibling"
-    sibling.mkdir()
-    for file in source.iterdir():
-        if file.is_file():
-            (sibling / file.name).write_bytes(file.read_bytes())
-    weights, rng = load_file(source / "model.safetensors"), np.random.default_rng(0)
-    for name, value in weights.items():
-        if "layers.5." in name or "layers.6." in name:
-            weights[name] = (value + 0.02 * rng.standard_normal(value.shape)).astype(value.dtype)
-    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+    reference = project.folder / "resources/reference"
+    ignore_data = shutil.ignore_patterns("data")
+    shutil.copytree(reference, project.folder / "sibling", ignore=ignore_data)
+    add_noise(reference / "model.safetensors")
     tables = ("plans", "sweeps", "benchmarks", "models")
-    project.run(
-        "benchmark",
-        f"results/exports/{VARIANT}",
-        *(f"results/tables/{table}.parquet" for table in tables),
-    )
+    targets = [f"results/tables/{table}.parquet" for table in tables]
+    project.run("benchmark", f"results/exports/{VARIANT}", *targets)
     return project
 
 
-def plan(project: Project, selector: str) -> dict:
+def add_noise(weights_file: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = load_file(weights_file)
+    for name, weight in weights.items():
+        if any(f"layers.{layer}." in name for layer in NOISY_LAYERS):
+            noise = 0.02 * rng.standard_normal(weight.shape)
+            weights[name] = (weight + noise).astype(weight.dtype)
+    save_file(weights, weights_file, metadata={"format": "pt"})
+
+
+def read_plan(project: Project, selector: str) -> dict:
     file = project.folder / f"results/plans/reference/addition/{selector}/removed=2.json"
     return json.loads(file.read_text())
 
 
+def replaced_units(plan: dict) -> list[str]:
+    return [unit for unit in plan["units"] if "@" in unit]
+
+
 def test_a_donor_equal_to_the_model_changes_nothing(finished: Project) -> None:
-    assert plan(finished, "same")["units"] == plan(finished, "plain")["units"]
+    assert read_plan(finished, "same")["units"] == read_plan(finished, "plain")["units"]
+    largest_change, n_units = finished.query(
+        "SELECT max(abs(replaced.nll - base.nll)), count(DISTINCT replaced.unit) "
+        "FROM sweeps AS replaced "
+        "JOIN sweeps AS base USING (model, calibration, selector, removed, sample) "
+        "WHERE selector = 'same' AND removed = 0 AND base.unit = 'none' "
+        "AND replaced.unit LIKE '%.@same'"
+    )[0]
+    assert largest_change < 1e-4
+    assert n_units == 12
+
+    scores = "SELECT value FROM benchmarks WHERE selector = '{}' ORDER BY metric"
+    assert finished.query(scores.format("same")) == finished.query(scores.format("plain"))
+
+
+def test_a_better_layer_of_a_sibling_replaces_the_models(finished: Project) -> None:
+    plan = read_plan(finished, "given")
+
+    replaced = replaced_units(plan)
+    n_removed = len(plan["units"]) - len(replaced)
+    assert n_removed == 2
+    assert replaced
+    assert {unit.split(".")[0] for unit in replaced} <= set(NOISY_LAYERS)
+
+
+def test_table_plans_names_the_donor_of_a_layer(finished: Project) -> None:
+    replaced = replaced_units(read_plan(finished, "given"))
     rows = finished.query(
-        "SELECT max(abs(s.nll - n.nll)), count(DISTINCT s.unit) FROM sweeps AS s "
-        "JOIN sweeps AS n USING (model, calibration, selector, removed, sample) "
-        "WHERE selector = 'same' AND removed = 0 AND n.unit = 'none' AND s.unit LIKE '%.@same'"
-    )
-    assert rows[0][0] < 1e-4 and rows[0][1] == 12
-    same, plain = (
-        finished.query(f"SELECT value FROM benchmarks WHERE selector = '{name}' ORDER BY metric")
-        for name in ("same", "plain")
-    )
-    assert same == plain
-
-
-def test_a_layer_that_a_sibling_has_better_is_taken_and_named_everywhere(finished: Project) -> None:
-    found = plan(finished, "given")
-    swaps = [unit for unit in found["units"] if "@" in unit]
-    assert (
-        len(found["units"]) - len(swaps) == 2
-        and swaps
-        and {unit.split(".")[0] for unit in swaps} <= {"5", "6"}
-    )
-    told = finished.query(
         "SELECT unit, donor FROM plans WHERE selector = 'given' AND donor IS NOT NULL"
     )
-    assert {(unit, unit.partition(".@")[2]) for unit in swaps} == set(told)
+    assert set(rows) == {(unit, unit.partition(".@")[2]) for unit in replaced}
     assert finished.query("SELECT model FROM models") == [("reference",)]
+
+
+def test_an_export_names_the_donors_of_its_layers(finished: Project) -> None:
     folder = finished.folder / "results/exports" / VARIANT
     assert "## Donors" in (folder / "README.md").read_text()
     recipe = yaml.safe_load((folder / "mergekit.yaml").read_text())
-    models = {part["sources"][0]["model"] for part in recipe["slices"]}
-    assert models == {"resources/reference", "sibling"} or any("little" in unit for unit in swaps)
-    searched = plan(finished, "evolved")
-    assert any(unit.endswith(".@other") for unit in searched["units"]) and set(
-        searched["replacements"]
-    ) == {"other"}
+    sources = {layers["sources"][0]["model"] for layers in recipe["slices"]}
+    takes_a_small_donor = any(
+        "little" in unit for unit in replaced_units(read_plan(finished, "given"))
+    )
+    assert sources == {"resources/reference", "sibling"} or takes_a_small_donor
+
+
+def test_a_search_takes_layers_of_a_sibling(finished: Project) -> None:
+    plan = read_plan(finished, "evolved")
+    assert any(unit.endswith(".@other") for unit in plan["units"])
+    assert set(plan["replacements"]) == {"other"}
+
+
+def test_a_finished_run_with_donors_has_nothing_to_do(finished: Project) -> None:
     assert parse_jobs(finished.run("-n", "benchmark").stdout) == []

@@ -2,32 +2,26 @@
 
 from pathlib import Path
 
-import yaml
-
 from tests.pipeline.project import copy_project
 
+DIAGNOSES = "results/tables/diagnoses.parquet"
 
-def test_the_last_lines_say_what_went_wrong_first_and_what_to_do(tmp_path: Path) -> None:
+
+def test_the_last_lines_say_what_failed_first_and_what_to_do(tmp_path: Path) -> None:
     project = copy_project(tmp_path, "tests/configs/relevance.yaml")
-    config = yaml.safe_load(project.config.read_text())
-    config["calibrations"]["recall"]["limit"] = 99999
-    project.config.write_text(yaml.safe_dump(config))
-    done = project.run(
-        "results/calibrations/reference/recall.parquet",
-        "results/tables/diagnoses.parquet",
-        check=False,
-    )
-    assert done.returncode != 0
-    assert (project.folder / "results/tables/diagnoses.parquet").is_file(), (
-        "the rest of the run goes on"
-    )
-    title, said, more = done.stdout.rstrip().splitlines()[-3:]
+    project.configure({"calibrations": {"recall": {"limit": 99999}}})
+
+    run = project.run("results/calibrations/reference/recall.parquet", DIAGNOSES, check=False)
+
+    assert run.returncode != 0
+    assert (project.folder / DIAGNOSES).is_file(), "jobs that need nothing of it go on"
+    title, message, log = run.stdout.rstrip().splitlines()[-3:]
     assert title == "The first failure, in rule prepare_calibration:"
-    assert said.startswith("lamina: calibrations.recall.limit: 99999"), said
-    assert more == "More in logs/prepare_calibration/reference/recall.log"
+    assert message.startswith("lamina: calibrations.recall.limit: 99999")
+    assert log == "More in logs/prepare_calibration/reference/recall.log"
 
 
-def test_a_run_that_ends_well_or_is_only_planned_says_nothing_of_failures(tmp_path: Path) -> None:
+def test_a_run_that_ends_well_or_is_only_planned_reports_no_failure(tmp_path: Path) -> None:
     project = copy_project(tmp_path, "tests/configs/relevance.yaml")
-    for arguments in (["-n"], ["results/tables/diagnoses.parquet"]):
-        assert "The first failure" not in project.run(*arguments).stdout
+    assert "The first failure" not in project.run("-n").stdout
+    assert "The first failure" not in project.run(DIAGNOSES).stdout

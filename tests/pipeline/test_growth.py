@@ -1,19 +1,26 @@
-"""Adding to lamina touches one module and one class, and reruns what a reader of docs/extending.md expects.
+"""Adding to lamina touches one module and reruns what a reader of docs/extending.md expects.
 
 Each test writes a made-up thing into a copy of the finished study and asks dry runs, or runs it.
 """
 
 import json
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.pipeline.project import Project, copy_project, parse_jobs
-from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
+from tests.pipeline.project import (
+    Project,
+    copy_project,
+    parse_jobs,
+    rules_of,
+    wildcard_values,
+)
+from tests.pipeline.test_stale import GATHERING, REPORTING
 
 pytestmark = pytest.mark.slow
 
+FIGURE_FILE = "src/lamina_workflow/report/figures/made_up.py"
 FIGURE = '''"""A made-up figure."""
 
 from matplotlib.figure import Figure
@@ -36,8 +43,8 @@ def write_caption(rows: style.Rows) -> str:
     return "Nothing."
 '''
 
-
-METRIC = '''"""A metric that there was not."""
+METRIC_FILE = "src/lamina/relevance/metrics/made_up.py"
+METRIC = '''"""A made-up metric."""
 
 from lamina.relevance.metrics.answers import Perplexity
 from lamina.relevance.protocol import Metric
@@ -54,89 +61,123 @@ class MadeUp(Metric):
 '''
 
 
-def add_twin(project: Project, package: str, of_module: str) -> None:
-    """A module `made_up` that does what another does."""
-    folder = project.folder / "src/lamina" / package
-    text = (folder / f"{of_module}.py").read_text()
-    (folder / "made_up.py").write_text(
-        text.replace(f'Literal["{of_module}"] = "{of_module}"', 'Literal["made_up"] = "made_up"')
-    )
+def write_file(project: Project, file: str, text: str) -> None:
+    (project.folder / file).write_text(text)
 
 
-def add_metric(project: Project) -> None:
-    """A metric `made_up` that scores as perplexity does."""
-    (project.folder / "src/lamina/relevance/metrics/made_up.py").write_text(METRIC)
+def write_twin(project: Project, module: str) -> None:
+    """A module `made_up` that does what a module beside it does."""
+    path = project.folder / f"src/lamina/{module}.py"
+    declared_name = f'Literal["{path.stem}"] = "{path.stem}"'
+    text = path.read_text()
+    assert declared_name in text
+    twin_text = text.replace(declared_name, 'Literal["made_up"] = "made_up"')
+    path.with_name("made_up.py").write_text(twin_text)
 
 
 def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Project) -> None:
-    add_metric(restored)
-    jobs = restored.stale()
-    assert rules(jobs) == GATHERING - {"compare_tasks", "compare_selectors"} | {"score_relevance"}
-    assert of(jobs, "gather_table", "table") == {"relevance"}
-    assert not {s for s in of(jobs, "score_relevance", "selector") if s.startswith("base/stream")}
+    write_file(restored, METRIC_FILE, METRIC)
+
+    stale_jobs = restored.stale()
+
+    not_concerned = {"compare_tasks", "compare_selectors"}
+    assert rules_of(stale_jobs) == GATHERING - not_concerned | {"score_relevance"}
+    assert wildcard_values(stale_jobs, "gather_table", "table") == {"relevance"}
+    for selector in wildcard_values(stale_jobs, "score_relevance", "selector"):
+        assert not selector.startswith("base/stream")
 
 
-LATE = {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
-# A package and a module of it that gets a twin, the twin's entry, what a study lists, what runs for it, or not.
-LISTED = [
-    (
-        "repair/methods",
-        "ghost",
-        "repairs",
-        {"method": "made_up"},
-        ["none", "ghost", "new"],
-        "fit_patch",
-        LATE,
+MEASURING = {"sweep_units", "capture_activations", "score_relevance", "heal_variant"}
+
+
+@dataclass(frozen=True)
+class NewEntry:
+    """An entry `new` of the configuration, what a study lists then, and what runs for it.
+
+    module: a module whose twin the entry names; empty where the method is one of lamina's.
+    run, not_run: rules of which a job runs for `new`, and rules of which none runs.
+    """
+
+    section: str
+    options: dict[str, Any]
+    study: str
+    listed: list[str]
+    wildcard: str
+    run: list[str]
+    not_run: set[str] = field(default_factory=set)
+    module: str = ""
+
+
+NEW_ENTRIES = {
+    "new repair": NewEntry(
+        module="repair/methods/ghost",
+        section="repairs",
+        options={"method": "made_up"},
+        study="prune",
+        listed=["none", "ghost", "new"],
+        wildcard="repair",
+        run=["fit_patch"],
+        not_run=MEASURING | {"prune_step"},
     ),
-    (
-        "repair/methods",
-        "",
-        "repairs",
-        {"method": "linearpatch"},
-        ["none", "ghost", "new"],
-        "fit_patch",
-        LATE,
+    "known repair": NewEntry(
+        section="repairs",
+        options={"method": "linearpatch"},
+        study="prune",
+        listed=["none", "ghost", "new"],
+        wildcard="repair",
+        run=["fit_patch"],
+        not_run=MEASURING | {"prune_step"},
     ),
-    *[
-        (
-            "selection/strategies",
-            "deepest",
-            "selectors",
-            {"strategy": "made_up"},
-            ["accuracy", "cosine", "new"],
-        )
-        + (rule, LATE - {"prune_step"})
-        for rule in ("prune_step", "fit_patch")
-    ],
-    ("diagnosis", "variance", "diagnoses", {"kind": "made_up"}, ["new"])
-    + ("diagnose_layers", LATE | {"fit_patch", "benchmark_task"}),
-]
+    "new strategy": NewEntry(
+        module="selection/strategies/deepest",
+        section="selectors",
+        options={"strategy": "made_up"},
+        study="prune",
+        listed=["accuracy", "cosine", "new"],
+        wildcard="selector",
+        run=["prune_step", "fit_patch"],
+        not_run=MEASURING,
+    ),
+    "new diagnosis": NewEntry(
+        module="diagnosis/variance",
+        section="diagnoses",
+        options={"kind": "made_up"},
+        study="maps",
+        listed=["new"],
+        wildcard="diagnosis",
+        run=["diagnose_layers"],
+        not_run=MEASURING | {"prune_step", "fit_patch", "benchmark_task"},
+    ),
+}
 
 
-@pytest.mark.parametrize("case", LISTED)
-def test_a_method_reruns_nothing_until_a_study_lists_it(
-    restored: Project, case: tuple[Any, ...]
-) -> None:
-    package, twin, section, entry, listed, rule, spared = case
-    if twin:
-        add_twin(restored, package, twin)
+@pytest.mark.parametrize("name", NEW_ENTRIES)
+def test_a_method_reruns_nothing_until_a_study_lists_it(restored: Project, name: str) -> None:
+    entry = NEW_ENTRIES[name]
+    if entry.module:
+        write_twin(restored, entry.module)
         assert restored.stale() == []
-    study = "maps" if section == "diagnoses" else "prune"
-    restored.configure({section: {"new": entry}, "studies": {study: {section: listed}}})
-    jobs = restored.stale()
-    wildcard = {"repairs": "repair", "selectors": "selector", "diagnoses": "diagnosis"}[section]
-    assert of(jobs, rule, wildcard) == {"new"} and not rules(jobs) & spared
+    restored.configure({entry.section: {"new": entry.options}})
+    restored.configure({"studies": {entry.study: {entry.section: entry.listed}}})
+
+    stale_jobs = restored.stale()
+
+    for rule in entry.run:
+        assert wildcard_values(stale_jobs, rule, entry.wildcard) == {"new"}
+    assert not rules_of(stale_jobs) & entry.not_run
 
 
 def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
-    restored.add("src/lamina_workflow/report/figures/made_up.py", FIGURE)
-    jobs = restored.stale()
-    assert rules(jobs) <= REPORTING | {"plot_figure", "build_database"}
-    assert of(jobs, "plot_figure", "figure") == {"made_up"}
+    write_file(restored, FIGURE_FILE, FIGURE)
+
+    stale_jobs = restored.stale()
+
+    assert rules_of(stale_jobs) <= REPORTING | {"plot_figure", "build_database"}
+    assert wildcard_values(stale_jobs, "plot_figure", "figure") == {"made_up"}
 
 
 @pytest.mark.parametrize(
-    ("section", "anchor"),
+    ("module", "option_before"),
     [
         ("repairs", '    method: str = option("The repair method.")\n'),
         ("healings", '    learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)\n'),
@@ -148,28 +189,26 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
     ],
 )
 def test_an_option_with_a_default_reruns_nothing(
-    restored: Project, section: str, anchor: str
+    restored: Project, module: str, option_before: str
 ) -> None:
-    line = '    made_up: int = option("Made up.", 3)\n'
-    restored.edit(f"src/lamina_workflow/config/{section}.py", anchor, anchor + line)
+    new_option = '    made_up: int = option("Made up.", 3)\n'
+    restored.edit(f"src/lamina/options/{module}.py", option_before, option_before + new_option)
     assert restored.stale() == []
 
 
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
+    scores = "SELECT selector, removed, unit, score FROM relevance WHERE metric = '{}' ORDER BY ALL"
     with moved.restored():
-        add_metric(moved)
-        moved.add("src/lamina_workflow/report/figures/made_up.py", FIGURE)
+        write_file(moved, METRIC_FILE, METRIC)
+        write_file(moved, FIGURE_FILE, FIGURE)
         moved.run()
-        made, known = (
-            moved.query(
-                f"SELECT selector, removed, unit, score FROM relevance WHERE metric = '{metric}' ORDER BY ALL"
-            )
-            for metric in ("made_up", "perplexity")
-        )
-        assert made and made == known
+
+        made_up_scores = moved.query(scores.format("made_up"))
+        assert made_up_scores
+        assert made_up_scores == moved.query(scores.format("perplexity"))
         assert (moved.folder / "results/figures/made_up.svg").is_file()
-        assert "Made up" in Path(moved.folder / "results/report.html").read_text()
-    moved.run()
+        assert "Made up" in (moved.folder / "results/report.html").read_text()
+    moved.run()  # without them again, for the tests after this one
 
 
 STRATEGY = '''"""The first units: a search with nothing but what docs/extending.md asks for."""
@@ -219,21 +258,36 @@ def heal(base, plan, patches, sources, options, progress=None):
 '''
 
 
-def test_a_search_and_a_healing_need_nothing_that_is_not_documented(tmp_path: Path) -> None:
-    """A run of them needs no forecast of what they cost, which would ask for more."""
-    project = copy_project(tmp_path, "tests/configs/tiny.yaml")
-    project.add("src/lamina/selection/strategies/made_up.py", STRATEGY)
-    project.add("src/lamina/healing/made_up.py", HEALING)
-    study = {"calibrations": ["recall"], "selectors": ["new"], "healings": ["none", "new"]}
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A study with a searching strategy and a healing that have only what is documented."""
+    project = copy_project(tmp_path_factory.mktemp("extended"), "tests/configs/tiny.yaml")
+    write_file(project, "src/lamina/selection/strategies/made_up.py", STRATEGY)
+    write_file(project, "src/lamina/healing/made_up.py", HEALING)
     project.configure(
         {
             "selectors": {"new": {"strategy": "made_up", "metric": "accuracy"}},
             "healings": {"new": {"method": "made_up"}},
-            "studies": {"heal": study},
+            "studies": {
+                "heal": {
+                    "calibrations": ["recall"],
+                    "selectors": ["new"],
+                    "healings": ["none", "new"],
+                }
+            },
         }
     )
-    assert "estimate_cost" not in rules(parse_jobs(project.run("-n", "all").stdout))
+    return project
+
+
+def test_a_run_needs_no_forecast_of_its_cost(extended: Project) -> None:
+    """Which would ask a method for more than is documented."""
+    planned_jobs = parse_jobs(extended.run("-n", "all").stdout)
+    assert "estimate_cost" not in rules_of(planned_jobs)
+
+
+def test_a_search_and_a_healing_need_nothing_that_is_not_documented(extended: Project) -> None:
     variant = "reference/recall/new/removed=2"
-    project.run(f"results/adapters/{variant}/ghost/new/training.parquet")
-    plan = project.folder / f"results/plans/{variant}.json"
-    assert json.loads(plan.read_text())["units"] == ["0", "1"]
+    extended.run(f"results/adapters/{variant}/ghost/new/training.parquet")
+    plan = json.loads((extended.folder / f"results/plans/{variant}.json").read_text())
+    assert plan["units"] == ["0", "1"]

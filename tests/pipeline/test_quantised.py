@@ -1,8 +1,10 @@
 """A model that is a folder of quantised weights is dequantised once, measured and exported."""
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file
 
@@ -12,35 +14,49 @@ from tests.pipeline.project import copy_project
 
 pytestmark = pytest.mark.slow
 
-SAID = "dequantising packed/config.json into results/checkpoints/"
+N_LAYERS = 5
+DEQUANTISING = "dequantising packed/config.json into results/checkpoints/"
+CONFIG = {
+    "models": {"tiny": {"source": "packed", "dtype": "float32"}},
+    "calibrations": {"mine": {"choices": "mine.jsonl"}},
+    "selectors": {"loss": {"metric": "perplexity", "strategy": "one_shot"}},
+    "studies": {
+        "prune": {
+            "models": ["tiny"],
+            "calibrations": ["mine"],
+            "selectors": ["loss"],
+            "removed": [1],
+        }
+    },
+}
 
 
-def test_a_quantised_folder_is_measured_and_exported(tmp_path) -> None:
+def test_a_quantised_folder_is_measured_and_exported(tmp_path: Path) -> None:
     project = copy_project(tmp_path, "tests/configs/minimal.yaml")
-    worth = fp8(project.folder / "packed")
+    dequantised_weights = fp8(project.folder / "packed")
     tiny.tokenizer().save_pretrained(project.folder / "packed")
-    questions = [
-        {"query": f"w{n} w2 w3", "choices": ["w4", "w5 w6"], "gold": n % 2} for n in range(8)
-    ]
-    (project.folder / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    study = {"models": ["tiny"], "calibrations": ["mine"], "selectors": ["loss"], "removed": [1]}
-    config = {
-        "models": {"tiny": {"source": "packed", "dtype": "float32"}},
-        "studies": {"prune": study},
-    }
-    config |= {"calibrations": {"mine": {"choices": "mine.jsonl"}}}
-    config |= {"selectors": {"loss": {"metric": "perplexity", "strategy": "one_shot"}}}
-    project.config.write_text(yaml.safe_dump(config))
-    assert project.run("--", "prune").stdout.count(SAID) == 1
+    lines = []
+    for number in range(8):
+        question = {
+            "query": f"w{number} w2 w3",
+            "choices": ["w4", "w5 w6"],
+            "gold": number % 2,
+        }
+        lines.append(json.dumps(question))
+    (project.folder / "mine.jsonl").write_text("\n".join(lines))
+    project.config.write_text(yaml.safe_dump(CONFIG))
+
+    assert project.run("--", "prune").stdout.count(DEQUANTISING) == 1
     (project.folder / "packed").touch()
-    assert SAID not in project.run("-n", "--", "prune").stdout
-    folder = "results/exports/tiny/mine/loss/removed=1/none/none"
-    project.run("--", folder)
-    exported = load_file(project.folder / folder / "model.safetensors")
-    plan = json.loads((project.folder / "results/plans/tiny/mine/loss/removed=1.json").read_text())
-    kept = [layer for layer in range(5) if str(layer) not in plan["units"]]
-    name = "self_attn.q_proj.weight"
-    for place, layer in enumerate(kept):
-        assert (
-            exported[f"model.layers.{place}.{name}"] == worth[f"model.layers.{layer}.{name}"]
-        ).all()
+    assert DEQUANTISING not in project.run("-n", "--", "prune").stdout
+
+    export = "results/exports/tiny/mine/loss/removed=1/none/none"
+    project.run("--", export)
+    exported_weights = load_file(project.folder / export / "model.safetensors")
+    plan_file = project.folder / "results/plans/tiny/mine/loss/removed=1.json"
+    removed_units = json.loads(plan_file.read_text())["units"]
+    remaining_layers = [layer for layer in range(N_LAYERS) if str(layer) not in removed_units]
+    for new_index, layer_index in enumerate(remaining_layers):
+        exported = exported_weights[f"model.layers.{new_index}.self_attn.q_proj.weight"]
+        expected = dequantised_weights[f"model.layers.{layer_index}.self_attn.q_proj.weight"]
+        assert torch.equal(exported, expected)

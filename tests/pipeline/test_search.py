@@ -5,9 +5,12 @@ import json
 import pytest
 
 from lamina_workflow.report import database
-from tests.pipeline.project import Project, copy_project
+from tests.pipeline.project import Project, copy_project, rules_of
 
 pytestmark = pytest.mark.slow
+
+N_LAYERS = 12
+SIZES = (1, 3)
 
 
 @pytest.fixture(scope="module")
@@ -18,58 +21,82 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: Project) -> None:
+def test_every_plan_is_the_winner_of_its_search(searched: Project) -> None:
     plans = searched.query(
-        "SELECT selector, removed, list(unit ORDER BY unit), any_value(score) FROM plans GROUP BY ALL"
+        "SELECT selector, removed, list(unit ORDER BY unit) FROM plans GROUP BY ALL ORDER BY ALL"
     )
-    ends = searched.query(
-        "SELECT selector, removed, list_sort(units), loss FROM searches WHERE stage = 'winner' AND removed > 0"
+    winners = searched.query(
+        "SELECT selector, removed, list_sort(units) FROM searches "
+        "WHERE stage = 'winner' AND removed > 0 ORDER BY ALL"
     )
-    # A plan scores as a bare set, and the portfolio may have found its winner better repaired.
-    assert sorted(plan[:3] for plan in plans) == sorted(end[:3] for end in ends) and len(plans) == 6
-    assert sorted(plan for plan in plans if plan[0] != "judged") == sorted(
-        end for end in ends if end[0] != "judged"
+    assert len(plans) == 6
+    assert plans == winners
+    for _, _, units in plans:
+        assert not {"0", str(N_LAYERS - 1)} & set(units)  # which are protected
+
+
+def test_a_plan_has_the_loss_of_its_search(searched: Project) -> None:
+    """Except those of the portfolio: a winner with a repair has a score without one."""
+    plans = searched.query(
+        "SELECT selector, removed, any_value(score) FROM plans WHERE selector <> 'judged' "
+        "GROUP BY ALL ORDER BY ALL"
     )
-    assert all(not {"0", "11"} & set(units) for _, _, units, _ in plans)
-    measured = searched.query(
+    winners = searched.query(
+        "SELECT selector, removed, loss FROM searches "
+        "WHERE stage = 'winner' AND removed > 0 AND selector <> 'judged' ORDER BY ALL"
+    )
+    assert plans
+    assert plans == winners
+
+
+def test_every_plan_is_benchmarked(searched: Project) -> None:
+    variants = searched.query(
         "SELECT DISTINCT selector, removed, repair FROM benchmarks WHERE removed > 0"
     )
-    assert len(measured) == 12
+    assert len(variants) == 12
+
+
+def test_a_finished_search_has_nothing_to_do_and_leaves_no_log(searched: Project) -> None:
     assert not searched.stale()
     assert not list(searched.folder.glob("results/searches/**/*.log"))
 
 
-def test_a_search_tells_what_it_cost_and_what_it_ends_with(searched: Project) -> None:
-    tables = database.connect_views(
-        searched.folder / "sql/views.sql", [searched.folder / "results/tables/searches.parquet"]
-    )
-    names = "selector, strategy, removed, n_search, n_held_back, evaluations"
-    found = {
-        row[:3]: row[3:] for row in tables.execute(f"SELECT {names} FROM search_results").fetchall()
-    }
-    assert set(found) == {
-        *((name, "none", 0) for name in ("bare", "evolved", "judged")),
-        *(("judged", "portfolio", size) for size in (1, 3)),
-        *((name, "evolutionary", size) for name in ("bare", "evolved") for size in (1, 3)),
-    }
-    assert {row[:2] for name, row in found.items() if name[0] != "judged"} == {(60, 20)}
-    # Twelve children of three generations at most, on at most all samples.
-    assert all(60 <= row[2] <= 60 * 12 for name, row in found.items() if name[0] != "judged")
+def test_a_search_reports_what_it_cost_and_what_it_ended_with(searched: Project) -> None:
+    searches = searched.folder / "results/tables/searches.parquet"
+    connection = database.connect_views(searched.folder / "sql/views.sql", [searches])
+
+    results = connection.execute(
+        "SELECT selector, strategy, removed, n_search, n_held_back, evaluations FROM search_results"
+    ).fetchall()
+
+    expected_searches = {("bare", "none", 0), ("evolved", "none", 0), ("judged", "none", 0)}
+    for size in SIZES:
+        expected_searches.add(("bare", "evolutionary", size))
+        expected_searches.add(("evolved", "evolutionary", size))
+        expected_searches.add(("judged", "portfolio", size))
+    assert {result[:3] for result in results} == expected_searches
+    for selector, _, _, n_search, n_held_out, n_evaluations in results:
+        if selector != "judged":
+            assert n_search == 60
+            assert n_held_out == 20
+            # Three generations of at most twelve children, on at most all samples.
+            assert 60 <= n_evaluations <= 60 * 12
 
 
-def test_another_size_is_searched_with_the_others_and_leaves_their_plans(searched: Project) -> None:
+def test_another_size_is_searched_with_the_others_and_keeps_their_plans(searched: Project) -> None:
+    plans = "results/plans/reference/addition/bare"
+
+    def read_plan(size: int) -> dict:
+        return json.loads((searched.folder / plans / f"removed={size}.json").read_text())
+
+    plan_before = read_plan(3)
     with searched.restored():
         searched.configure({"studies": {"prune": {"removed": [1, 2, 3]}}})
-        rules = {job.rule for job in searched.stale()}
-        assert {"search_plans", "pick_plan"} <= rules
-        assert not rules & {
-            "prepare_calibration",
-            "capture_activations",
-            "prune_step",
-            "sweep_units",
-        }
-        folder = searched.folder / "results/plans/reference/addition/bare"
-        before = json.loads((folder / "removed=3.json").read_text())
-        searched.run(str(folder.relative_to(searched.folder) / "removed=2.json"))
-        assert json.loads((folder / "removed=3.json").read_text()) == before
-        assert len(json.loads((folder / "removed=2.json").read_text())["units"]) == 2
+        stale_rules = rules_of(searched.stale())
+        searched.run(f"{plans}/removed=2.json")
+
+    assert {"search_plans", "pick_plan"} <= stale_rules
+    before_searches = {"prepare_calibration", "capture_activations", "prune_step", "sweep_units"}
+    assert not stale_rules & before_searches
+    assert len(read_plan(2)["units"]) == 2
+    assert read_plan(3) == plan_before

@@ -11,45 +11,82 @@ import pytest
 
 from lamina_workflow.runtime import fingerprint
 from lamina_workflow.runtime.fingerprint import code_digest, entry_digest, package_digest
+from tests import ROOT
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+SOURCE = ROOT / "src"
 
-FILES = {
+ENGINE = """
+from lamina.parts import wheel
+import os
+
+def run(x):
+    return wheel.turn(x)
+"""
+LAZY = """
+def run(x):
+    from lamina.parts.bolt import fix
+    return fix(x)
+"""
+WHEEL = """
+from lamina.parts.bolt import fix
+
+def turn(x):
+    return fix(x) + 1
+"""
+BOLT = '''"""A bolt."""
+
+
+def fix(x, y=2):
+    """Fix it."""
+    return x * y  # twice
+'''
+MODULES = {
     "lamina/__init__.py": '"""A package."""\n',
-    "lamina/engine.py": "from lamina.parts import wheel\nimport os\n\ndef run(x):\n    return wheel.turn(x)\n",
-    "lamina/lazy.py": "def run(x):\n    from lamina.parts.bolt import fix\n    return fix(x)\n",
+    "lamina/engine.py": ENGINE,
+    "lamina/lazy.py": LAZY,
     "lamina/relative.py": "from .parts import wheel as w\nfrom . import alone\n",
     "lamina/dotted.py": "import lamina.parts.bolt\n",
     "lamina/alone.py": '"""Nothing else."""\n\nX = 1\n',
     "lamina/parts/__init__.py": '"""Parts."""\n',
-    "lamina/parts/wheel.py": "from lamina.parts.bolt import fix\n\ndef turn(x):\n    return fix(x) + 1\n",
-    "lamina/parts/bolt.py": '"""A bolt."""\n\n\ndef fix(x, y=2):\n    """Fix it."""\n    return x * y  # twice\n',
+    "lamina/parts/wheel.py": WHEEL,
+    "lamina/parts/bolt.py": BOLT,
 }
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A package of a few modules."""
-    root = tmp_path / "original" / "src"
-    for name, text in FILES.items():
-        path = root / name
+def write_modules(source: Path, modules: dict[str, str]) -> None:
+    for name, text in modules.items():
+        path = source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return root
 
 
-def edited(root: Path, name: str, old: str, new: str) -> Path:
-    """A copy of the tree with one edit, elsewhere: digests are cached per process and folder."""
-    copy = root.parents[1] / f"copy{len(list(root.parents[1].iterdir()))}" / "src"
-    shutil.copytree(root, copy)
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A package of a few modules."""
+    source = tmp_path / "original" / "src"
+    write_modules(source, MODULES)
+    return source
+
+
+def copy_source(source: Path) -> Path:
+    """A copy in a new folder: digests are cached by folder."""
+    copies = source.parents[1]
+    n_copies = len(list(copies.iterdir()))
+    copy = copies / f"copy{n_copies}"
+    shutil.copytree(source.parent, copy)
+    return copy / "src"
+
+
+def copy_with_edit(source: Path, name: str, old_text: str, new_text: str) -> Path:
+    copy = copy_source(source)
     text = (copy / name).read_text()
-    assert old in text
-    (copy / name).write_text(text.replace(old, new))
+    assert old_text in text
+    (copy / name).write_text(text.replace(old_text, new_text))
     return copy
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old_text", "new_text"),
     [
         ("  # twice", ""),
         ("x * y", "(x\n        *   y)"),
@@ -60,15 +97,14 @@ def edited(root: Path, name: str, old: str, new: str) -> Path:
     ],
     ids=["comment", "format", "docstring", "no docstring", "no module docstring", "blank lines"],
 )
-def test_what_does_not_run_does_not_count(tree: Path, old: str, new: str) -> None:
-    other = edited(tree, "lamina/parts/bolt.py", old, new)
-    assert code_digest("lamina.parts.bolt", root=other) == code_digest(
-        "lamina.parts.bolt", root=tree
-    )
+def test_what_does_not_run_does_not_count(source: Path, old_text: str, new_text: str) -> None:
+    copy = copy_with_edit(source, "lamina/parts/bolt.py", old_text, new_text)
+    digest = code_digest("lamina.parts.bolt", root=source)
+    assert code_digest("lamina.parts.bolt", root=copy) == digest
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old_text", "new_text"),
     [
         ("x * y", "x / y"),
         ("y=2", "y=3"),
@@ -82,46 +118,68 @@ def test_what_does_not_run_does_not_count(tree: Path, old: str, new: str) -> Non
     ["lamina.parts.bolt", "lamina.engine", "lamina.lazy", "lamina.relative", "lamina.dotted"],
 )
 def test_an_edit_changes_the_digest_of_all_that_reach_it(
-    tree: Path, module: str, old: str, new: str
+    source: Path, module: str, old_text: str, new_text: str
 ) -> None:
-    other = edited(tree, "lamina/parts/bolt.py", old, new)
-    assert code_digest(module, root=other) != code_digest(module, root=tree)
+    copy = copy_with_edit(source, "lamina/parts/bolt.py", old_text, new_text)
+    assert code_digest(module, root=copy) != code_digest(module, root=source)
 
 
-def test_an_edit_elsewhere_changes_nothing(tree: Path) -> None:
-    other = edited(tree, "lamina/alone.py", "1", "2")
-    assert code_digest("lamina.engine", root=other) == code_digest("lamina.engine", root=tree)
-    assert code_digest("lamina.relative", root=other) != code_digest("lamina.relative", root=tree)
+def test_an_edit_changes_no_digest_of_what_does_not_reach_it(source: Path) -> None:
+    copy = copy_with_edit(source, "lamina/alone.py", "1", "2")
+    engine_digest = code_digest("lamina.engine", root=source)
+    assert code_digest("lamina.engine", root=copy) == engine_digest
+    relative_digest = code_digest("lamina.relative", root=source)
+    assert code_digest("lamina.relative", root=copy) != relative_digest
 
 
-def test_a_script_stands_for_what_it_imports(tree: Path) -> None:
-    script = tree.parent / "workflow/scripts/go.py"
+def test_the_digest_of_a_script_is_that_of_what_it_imports(source: Path) -> None:
+    script = source.parent / "workflow/scripts/go.py"
     script.parent.mkdir(parents=True)
     script.write_text("from lamina.engine import run\n\nrun(1)\n")
-    other = edited(tree, "lamina/parts/bolt.py", "x * y", "x / y")
-    shutil.copytree(tree.parent / "workflow", other.parent / "workflow")
-    assert code_digest("go", root=tree) != code_digest("go", root=other)
+    copy = copy_with_edit(source, "lamina/parts/bolt.py", "x * y", "x / y")
+    assert code_digest("go", root=source) != code_digest("go", root=copy)
 
 
 @pytest.mark.parametrize("name", ["lamina.wheels", "lamina.parts.nut", "none"])
-def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
+def test_a_module_that_does_not_exist_is_named(source: Path, name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=name.replace(".", r"\.")):
-        code_digest(name, root=tree)
+        code_digest(name, root=source)
 
 
-def test_every_process_finds_the_same_digest() -> None:
-    names = "'lamina_workflow.study.requests', 'lamina_workflow.runtime.fingerprint'"
-    code = (
-        f"from lamina_workflow.runtime.fingerprint import code_digest; print(code_digest({names}))"
+PRINT_DIGEST = """
+import sys
+from lamina_workflow.runtime.fingerprint import code_digest
+print(code_digest(*sys.argv[1:]))
+"""
+
+
+def test_every_process_computes_the_same_digest() -> None:
+    modules = ["lamina_workflow.study.requests", "lamina_workflow.runtime.fingerprint"]
+    printed = subprocess.check_output(
+        [sys.executable, "-c", PRINT_DIGEST, *modules],
+        env={"PYTHONHASHSEED": "1"},
+        cwd=SOURCE,
+        text=True,
     )
-    told = {"env": {"PYTHONHASHSEED": "1"}, "cwd": SOURCE, "text": True}
-    printed = subprocess.check_output([sys.executable, "-c", code], **told).strip()
-    assert printed == code_digest(
-        "lamina_workflow.study.requests", "lamina_workflow.runtime.fingerprint"
-    )
+    assert printed.strip() == code_digest(*modules)
 
 
-ASIDE = {
+MEASURE = """
+import json
+import torch
+from lamina import errors
+from lamina.options.metrics import METRICS
+from lamina.models import families
+from lamina.store.parquet import write
+from lamina.tokens import cut
+"""
+TOKENS = """
+def cut():
+    from transformers import AutoTokenizer
+    return AutoTokenizer, 1
+"""
+# A module that measures, and modules that all others import too.
+MEASURING_MODULES = {
     "lamina/errors.py": "class Error(Exception): pass\n",
     "lamina/tables/__init__.py": "",
     "lamina/store/parquet.py": "import pyarrow\n\ndef write(): pass\n",
@@ -129,80 +187,76 @@ ASIDE = {
     "lamina/models/families.py": "FAMILIES = {}\n",
     "lamina_workflow/config/__init__.py": "",
     "lamina/options/metrics.py": "import pydantic\n\nMETRICS = {}\n",
-    "lamina/measure.py": (
-        "import json\nimport torch\nfrom lamina import errors\nfrom lamina.options.metrics import METRICS\n"
-        "from lamina.models import families\nfrom lamina.store.parquet import write\nfrom lamina.tokens import cut\n"
-    ),
-    "lamina/tokens.py": "def cut():\n    from transformers import AutoTokenizer\n    return AutoTokenizer, 1\n",
+    "lamina/measure.py": MEASURE,
+    "lamina/tokens.py": TOKENS,
 }
 LOCK = "torch==2.0\ntransformers==5.0\ntokenizers==0.2\npyarrow==20\npydantic==2.0\nruff==1.0\n"
 
 
 @pytest.fixture
-def project(tree: Path) -> Path:
-    """A measuring module that imports what everything imports, and the versions of packages."""
-    for name, text in ASIDE.items():
-        path = tree / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    (tree.parent / "requirements.lock").write_text(LOCK)
-    return tree
+def measuring_source(source: Path) -> Path:
+    """The package with a module that measures, and a file with the versions of packages."""
+    write_modules(source, MEASURING_MODULES)
+    (source.parent / "requirements.lock").write_text(LOCK)
+    return source
 
 
 @pytest.mark.parametrize("name", ["errors", "store/parquet", "models/families", "options/metrics"])
-def test_what_everything_imports_stands_aside(project: Path, name: str) -> None:
-    other = edited(project, f"lamina/{name}.py", "\n", "\nX = 1\n")
-    assert code_digest("lamina.measure", root=other) == code_digest("lamina.measure", root=project)
+def test_what_all_modules_import_does_not_count(measuring_source: Path, name: str) -> None:
+    copy = copy_with_edit(measuring_source, f"lamina/{name}.py", "\n", "\nX = 1\n")
+    digest = code_digest("lamina.measure", root=measuring_source)
+    assert code_digest("lamina.measure", root=copy) == digest
 
 
-def test_what_stands_aside_counts_where_a_rule_names_it(project: Path) -> None:
-    other = edited(project, "lamina/store/parquet.py", "pass", "return 1")
+def test_what_all_modules_import_counts_where_a_rule_names_it(measuring_source: Path) -> None:
+    copy = copy_with_edit(measuring_source, "lamina/store/parquet.py", "pass", "return 1")
     modules = ("lamina.measure", "lamina.store.parquet")
-    assert code_digest(*modules, root=other) != code_digest(*modules, root=project)
+    assert code_digest(*modules, root=copy) != code_digest(*modules, root=measuring_source)
 
 
 @pytest.mark.parametrize(
-    "package", ["torch", "transformers", "tokenizers", "ruff", "pyarrow", "pydantic"]
+    ("package", "counts"),
+    [
+        ("torch", True),
+        ("transformers", True),
+        ("tokenizers", True),  # which comes with transformers
+        ("ruff", False),
+        ("pyarrow", False),
+        ("pydantic", False),
+    ],
 )
-def test_versions_count_of_packages_that_are_reached(project: Path, package: str) -> None:
-    other = edited(project, "lamina/alone.py", "1", "2")
-    (other.parent / "requirements.lock").write_text(LOCK.replace(f"{package}==", f"{package}==1"))
-    changed = package_digest("lamina.measure", root=other) != package_digest(
-        "lamina.measure", root=project
-    )
-    assert changed is (package in ("torch", "transformers", "tokenizers"))
+def test_versions_of_packages_that_compute_count(
+    measuring_source: Path, package: str, counts: bool
+) -> None:
+    copy = copy_source(measuring_source)
+    new_lock = LOCK.replace(f"{package}==", f"{package}==1")
+    (copy.parent / "requirements.lock").write_text(new_lock)
+    digest = package_digest("lamina.measure", root=measuring_source)
+    assert (package_digest("lamina.measure", root=copy) != digest) is counts
 
 
 def test_every_package_that_the_library_imports_is_pinned() -> None:
-    """One that is not would change without a word."""
-    roots = [*SOURCE.glob("lamina*/**/*.py"), *(SOURCE.parent / "workflow/scripts").glob("*.py")]
-    names = [
-        path.stem
-        if path.parent.name == "scripts"
-        else ".".join(path.relative_to(SOURCE).with_suffix("").parts)
-        for path in roots
-        if path.name != "__init__.py"
-    ]
-    imported = {
-        package
-        for module in fingerprint._reach(tuple(names), SOURCE).values()
-        for package in module.packages
-    }
-    pins = fingerprint._locked_versions(SOURCE.parent / "requirements.lock")
-    assert "torch" in imported
-    imported -= {"microworld"}  # of tools/, by which the embedded model was made
-    assert [
-        p
-        for p in sorted(imported)
-        if fingerprint._INSTALLED_AS.get(p, fingerprint._normalise(p)) not in pins
-    ] == []
-    brought = {name for names in fingerprint._BRINGS.values() for name in names}
-    assert brought | fingerprint._BRINGS.keys() <= pins.keys()
+    """The version of another one would change and nothing would be stale."""
+    scripts = [path.stem for path in (ROOT / "workflow/scripts").glob("*.py")]
+    modules = []
+    for path in SOURCE.glob("lamina*/**/*.py"):
+        if path.name != "__init__.py":
+            modules.append(".".join(path.relative_to(SOURCE).with_suffix("").parts))
+    pinned_packages = set()
+    for line in (ROOT / "requirements.lock").read_text().splitlines():
+        if "==" in line:
+            pinned_packages.add(line.split("==")[0].lower().replace("_", "-"))
+
+    imported_packages = fingerprint.imported_packages(*modules, *scripts)
+
+    assert "torch" in imported_packages
+    of_tools = {"microworld"}  # by which the embedded model was trained
+    assert imported_packages - of_tools - pinned_packages == set()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Of a registry, as it is."""
+    """An entry of a registry."""
 
     name: str
     path: str = "model.layers"
@@ -210,128 +264,139 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Grown(Entry):
-    """The same after somebody gave it a field."""
+class ExtendedEntry(Entry):
+    """The same after it got a field."""
 
     added: bool = False
 
 
-def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() -> None:
-    assert (
-        entry_digest(Entry("a"))
-        == entry_digest(Grown("a"))
-        == entry_digest(Entry("a", help="Words."))
-    )
-    entries = (None, Entry("a"), Entry("b"), Entry("a", "other"), Grown("a", added=True))
-    assert len(set(map(entry_digest, entries))) == 5
+def test_the_digest_of_an_entry_changes_with_its_values() -> None:
+    entries = (None, Entry("a"), Entry("b"), Entry("a", "other"), ExtendedEntry("a", added=True))
+    assert len({entry_digest(entry) for entry in entries}) == 5
 
 
-@pytest.mark.parametrize(("module", "counts"), [("relevance/metrics/lead", False), ("alone", True)])
-def test_the_entry_of_a_metric_counts_by_its_digest_alone(
-    tree: Path, module: str, counts: bool
+def test_the_digest_of_an_entry_stays_with_a_new_field_or_another_help() -> None:
+    digest = entry_digest(Entry("a"))
+    assert entry_digest(ExtendedEntry("a")) == digest
+    assert entry_digest(Entry("a", help="Words.")) == digest
+
+
+METRIC = """
+class Own(Metric):
+    help = "HELP"
+
+    def terms(self):
+        return 1
+"""
+
+
+@pytest.mark.parametrize(("module", "counts"), [("relevance.metrics.lead", False), ("alone", True)])
+def test_the_attributes_of_a_metric_count_only_outside_of_the_metrics(
+    source: Path, module: str, counts: bool
 ) -> None:
-    roots = []
-    for entry in ("one", "two"):
-        root = edited(tree, "lamina/dotted.py", "import", "import")
-        (root / f"lamina/{module}.py").parent.mkdir(exist_ok=True, parents=True)
-        (root / f"lamina/{module}.py").write_text(
-            f'class Own(Metric):\n    help = "{entry}"\n\n    def terms(self):\n        return 1\n'
-        )
-        roots.append(root)
-    one, two = (code_digest(f"lamina.{module.replace('/', '.')}", root=root) for root in roots)
-    assert (one != two) is counts
+    """The digest of its entry has them already."""
+    file = f"lamina/{module.replace('.', '/')}.py"
+    first_source = copy_source(source)
+    write_modules(first_source, {file: METRIC.replace("HELP", "one")})
+    second_source = copy_source(source)
+    write_modules(second_source, {file: METRIC.replace("HELP", "two")})
+
+    first_digest = code_digest(f"lamina.{module}", root=first_source)
+    second_digest = code_digest(f"lamina.{module}", root=second_source)
+    assert (first_digest != second_digest) is counts
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the library and its scripts."""
-    folder = tmp_path_factory.mktemp("whole") / "original"
-    for part in ("src/lamina", "src/lamina_workflow", "workflow/scripts"):
-        shutil.copytree(
-            SOURCE.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    folder = tmp_path_factory.mktemp("library") / "original"
+    ignore_caches = shutil.ignore_patterns("__pycache__")
+    for name in ("src/lamina", "src/lamina_workflow", "workflow/scripts"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore_caches)
     return folder / "src"
 
 
+ESTIMATE = ("estimate_cost",)
+COST_FIGURE = ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics")
+SEARCH = ("search_plans", "lamina.selection.strategies.evolutionary")
+SWEEP = ("sweep_units",)
+FIT = ("fit_patch", "lamina.repair.methods.ghost")
+
+
 @pytest.mark.parametrize(
-    ("file", "modules", "changed"),
+    ("file", "modules", "counts"),
     [
         # What `make plan` prints, and what the figure of costs draws.
-        *(
-            (f"lamina_workflow/cost/{name}.py", ("estimate_cost",), True)
-            for name in ("estimate", "work")
-        ),
-        (
-            "lamina_workflow/cost/estimate.py",
-            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
-            False,
-        ),
-        (
-            "lamina/models/surgery.py",
-            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
-            False,
-        ),
+        ("lamina_workflow/cost/estimate.py", ESTIMATE, True),
+        ("lamina_workflow/cost/work.py", ESTIMATE, True),
         (
             "lamina_workflow/study/requests.py",
-            ("estimate_cost", "lamina_workflow.study.requests"),
+            (*ESTIMATE, "lamina_workflow.study.requests"),
             True,
         ),
-        (
-            "lamina_workflow/cost/work.py",
-            ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics"),
-            True,
-        ),
+        ("lamina_workflow/cost/work.py", COST_FIGURE, True),
+        ("lamina_workflow/cost/estimate.py", COST_FIGURE, False),
+        ("lamina/models/surgery.py", COST_FIGURE, False),
         # How long an evolution goes on.
-        (
-            "lamina/selection/strategies/evolutionary.py",
-            ("search_plans", "lamina.selection.strategies.evolutionary"),
-            True,
-        ),
-        # What only describes jobs, or refuses them, is no part of what they compute.
-        ("lamina_workflow/stages/sweep.py", ("sweep_units",), False),
-        ("lamina_workflow/checks/load.py", ("sweep_units",), False),
-        ("lamina/options/metrics.py", ("sweep_units",), False),
-        ("lamina_workflow/cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
+        ("lamina/selection/strategies/evolutionary.py", SEARCH, True),
+        # What only describes or refuses jobs is no part of what they compute.
+        ("lamina_workflow/stages/sweep.py", SWEEP, False),
+        ("lamina_workflow/checks/load.py", SWEEP, False),
+        ("lamina/options/metrics.py", SWEEP, False),
+        ("lamina_workflow/cost/work.py", FIT, False),
     ],
 )
-def test_a_written_number_follows_its_code(
-    whole: Path, file: str, modules: tuple[str, ...], changed: bool
+def test_the_digest_of_a_job_follows_the_code_of_its_numbers(
+    library: Path, file: str, modules: tuple[str, ...], counts: bool
 ) -> None:
-    copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
-    shutil.copytree(whole.parent, copy.parent)
-    with (copy / file).open("a") as end:
-        end.write("\nEDITED = True\n")
-    assert (code_digest(*modules, root=copy) != code_digest(*modules, root=whole)) is changed
+    copy = copy_source(library)
+    with (copy / file).open("a") as edited_file:
+        edited_file.write("\nEDITED = True\n")
+    digest = code_digest(*modules, root=library)
+    assert (code_digest(*modules, root=copy) != digest) is counts
 
 
-def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
-    """It stands aside of all digests: a factor in a method of a class there would change results, and no job."""
-    found = []
-    folders = (SOURCE / "lamina/options", SOURCE / "lamina_workflow/config")
-    for file in sorted(path for folder in folders for path in folder.glob("*.py")):
-        if file.name in ("explain.py", "yaml_loader.py"):
-            continue  # texts
-        for method in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if (
-                isinstance(method, ast.FunctionDef)
-                and not method.name.startswith("_")
-                and "option" not in method.name
-            ):
-                body = [node for statement in method.body for node in ast.walk(statement)]
-                values = [node.value for node in body if isinstance(node, ast.Constant)]
-                numbers = {value for value in values if type(value) in (int, float)}
-                found += [
-                    f"{file.name}: {method.name}: {number}"
-                    for number in sorted(numbers - {0, 1, 2, -1, 100})
-                ]
-    assert found == []
+def numbers_in_methods(file: Path) -> list[str]:
+    """The numbers in the methods of a file that are no options, but for a few harmless ones."""
+    harmless_numbers = {0, 1, 2, -1, 100}
+    found_numbers = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        if node.name.startswith("_") or "option" in node.name:
+            continue
+        for statement in node.body:
+            constants = [leaf for leaf in ast.walk(statement) if isinstance(leaf, ast.Constant)]
+            numbers = {leaf.value for leaf in constants if type(leaf.value) in (int, float)}
+            for number in sorted(numbers - harmless_numbers):
+                found_numbers.append(f"{file.name}: {node.name}: {number}")
+    return found_numbers
 
 
-def test_an_import_for_type_checkers_alone_is_none(tree: Path) -> None:
-    typed = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import torch\n    from lamina.parts import bolt\n\n"
-    one = edited(tree, "lamina/alone.py", "X = 1", f"{typed}X = 1")
-    two = edited(
-        tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1"
-    )
-    assert fingerprint.imported_packages("lamina.alone", root=one) == set()
-    assert code_digest("lamina.alone", root=one) == code_digest("lamina.alone", root=two)
+def test_no_method_of_the_configuration_computes_with_a_number_of_its_own() -> None:
+    """No digest includes it: a factor in one would change results, and no job would be stale."""
+    texts = ("explain.py", "yaml_loader.py")
+    found_numbers = []
+    for folder in (SOURCE / "lamina/options", SOURCE / "lamina_workflow/config"):
+        for file in sorted(folder.glob("*.py")):
+            if file.name not in texts:
+                found_numbers += numbers_in_methods(file)
+    assert found_numbers == []
+
+
+TYPE_IMPORTS = """
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from lamina.parts import bolt
+"""
+
+
+def test_an_import_for_type_checkers_alone_does_not_count(source: Path) -> None:
+    other_imports = TYPE_IMPORTS.replace("import torch", "import numpy")
+    copy = copy_with_edit(source, "lamina/alone.py", "X = 1", f"{TYPE_IMPORTS}X = 1")
+    other_copy = copy_with_edit(source, "lamina/alone.py", "X = 1", f"{other_imports}X = 1")
+    assert fingerprint.imported_packages("lamina.alone", root=copy) == set()
+    digest = code_digest("lamina.alone", root=copy)
+    assert code_digest("lamina.alone", root=other_copy) == digest

@@ -1,88 +1,116 @@
-"""The process that forks for jobs: it runs their scripts as they would run alone, and ends with what started it."""
+"""The process that forks for jobs runs their scripts as they would run alone.
+
+It ends with the process that started it.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-from tests.faults.study import until
+from tests.faults.study import wait_until
 
-STARTER = """
+START_SERVER = """
 import os, sys
 from lamina_workflow.runtime import forkserver
 forkserver.start_server()
 print(os.environ[forkserver.ADDRESS], flush=True)
 sys.stdin.read()
 """
-ASKER = "from lamina_workflow.runtime import forkserver\nforkserver.ask_server()\nimport os, sys\n"
+ASK_SERVER = """
+import os, sys
+from lamina_workflow.runtime import forkserver
+forkserver.ask_server()
+"""
 
 
 @pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The socket of a process that was started; it has to go with its starter."""
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The socket of a server, which has to end with the process that started it."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", START_SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
+    assert starter.stdout is not None
     socket = Path(starter.stdout.readline().strip())
     yield str(socket)
     starter.communicate("")
-    until(lambda: not socket.exists())
+    wait_until(lambda: not socket.exists())
 
 
-def script(folder: Path, body: str) -> Path:
-    file = folder / "job.py"
-    file.write_text(ASKER + body)
-    return file
-
-
-def job(file: Path, address: str | None, folder: Path) -> subprocess.Popen[str]:
+def start_job(folder: Path, code: str, address: str | None) -> subprocess.Popen[str]:
+    """A job whose script is forked by the server at an address, if there is one."""
+    script = folder / "job.py"
+    script.write_text(ASK_SERVER + code)
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "OF_THE_JOB": "1"}
     if address:
         environment["LAMINA_FORKSERVER"] = address
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen([sys.executable, str(file)], cwd=folder, env=environment, **pipes)
+    return subprocess.Popen(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+DESCRIBE_PROCESS = """
+import torch
+print(os.getcwd())
+print(os.environ["OF_THE_JOB"])
+print(torch.get_num_threads())
+print("peft" in sys.modules)
+print(__name__)
+sys.exit("wrong input")
+"""
 
 
 def test_a_fork_runs_a_script_with_the_environment_streams_and_status_of_its_job(
     tmp_path: Path, address: str
 ) -> None:
-    body = (
-        "import torch\n"
-        "print(os.getcwd(), os.environ['OF_THE_JOB'], torch.get_num_threads(), 'peft' in sys.modules, __name__)\n"
-        "sys.exit('wrong input')\n"
-    )
-    served = job(script(tmp_path, body), address, tmp_path)
-    out, err = served.communicate()
-    assert out.split() == [
-        str(tmp_path),
-        "1",
-        "2",
-        "True",
-        "__main__",
-    ]  # `peft`: the script did not import it
-    assert (served.returncode, err.strip()) == (1, "wrong input")
+    job = start_job(tmp_path, DESCRIBE_PROCESS, address)
+
+    output, error = job.communicate()
+
+    working_folder, variable, n_threads, is_forked, module_name = output.splitlines()
+    assert working_folder == str(tmp_path)
+    assert variable == "1"
+    assert n_threads == "2"
+    assert is_forked == "True"  # the server has imported `peft`, which the script did not
+    assert module_name == "__main__"
+    assert job.returncode == 1
+    assert error.strip() == "wrong input"
 
 
-def test_without_the_process_a_script_runs_by_itself(tmp_path: Path) -> None:
-    for nowhere in (None, str(tmp_path / "no socket")):
-        alone = job(
-            script(tmp_path, "print('peft' in sys.modules)\nsys.exit(3)\n"), nowhere, tmp_path
-        )
-        assert alone.communicate()[0].strip() == "False"
-        assert alone.returncode == 3
+@pytest.mark.parametrize("socket_name", [None, "no socket"])
+def test_without_a_server_a_script_runs_by_itself(tmp_path: Path, socket_name: str | None) -> None:
+    address = str(tmp_path / socket_name) if socket_name else None
+    job = start_job(tmp_path, "print('peft' in sys.modules)\nsys.exit(3)\n", address)
+    output, _ = job.communicate()
+    assert output.strip() == "False"
+    assert job.returncode == 3
 
 
-def test_a_fork_ends_with_its_job_and_a_job_as_its_fork(tmp_path: Path, address: str) -> None:
-    body = "import time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
-    for killed in ("job", "fork"):
-        waiting = job(script(tmp_path, body), address, tmp_path)
-        fork = int(waiting.stdout.readline())
-        assert fork != waiting.pid
-        os.kill(waiting.pid if killed == "job" else fork, signal.SIGKILL)
-        assert waiting.wait() == -signal.SIGKILL
-        until(lambda fork=fork: not Path(f"/proc/{fork}").exists())
+@pytest.mark.parametrize("killed", ["job", "fork"])
+def test_a_fork_ends_with_its_job_and_a_job_as_its_fork(
+    tmp_path: Path, address: str, killed: str
+) -> None:
+    code = "import time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n"
+    job = start_job(tmp_path, code, address)
+    assert job.stdout is not None
+    fork_pid = int(job.stdout.readline())
+    assert fork_pid != job.pid
+
+    os.kill(job.pid if killed == "job" else fork_pid, signal.SIGKILL)
+
+    assert job.wait() == -signal.SIGKILL
+    wait_until(lambda: not Path(f"/proc/{fork_pid}").exists())

@@ -1,4 +1,4 @@
-"""What is written behind `make` reaches commands as it stands: neither make nor the shell runs anything in it."""
+"""What a user writes after `make` reaches commands as it is: nothing in it is run."""
 
 import os
 import subprocess
@@ -8,145 +8,183 @@ import pytest
 
 from tests import ROOT
 
+# The variables of the Makefile, each with a target that reads it and what that needs as well.
 TARGETS = {
     "CONFIG": ["run"],
     "CORES": ["run"],
     "VARIANT": ["export"],
+    "FORM": ["export", "VARIANT=x"],
+    "SHARD": ["export", "VARIANT=x"],
     "Q": ["query"],
     "RATE": ["plan"],
+    "A": ["compare", "B=x"],
+    "B": ["compare", "A=x"],
 }
-TARGETS |= {"A": ["compare", "B=x"], "B": ["compare", "A=x"]}
-TARGETS |= dict.fromkeys(("FORM", "SHARD"), ["export", "VARIANT=x"])
+# Writes its arguments and the form and shards of an export into a file, one a line.
+RECORDING_COMMAND = """#!/bin/sh
+printf "%s\\n" "$@" "$LAMINA_EXPORT_FORM" "$LAMINA_EXPORT_SHARD" >> recorded
+"""
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """The Makefile beside commands that only write down what they were given."""
+    """The Makefile, with commands that only record their arguments."""
     (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
     (tmp_path / "requirements.lock").touch()
-    (tmp_path / ".venv/bin").mkdir(parents=True)
+    commands = tmp_path / ".venv/bin"
+    commands.mkdir(parents=True)
     (tmp_path / ".venv/installed").touch()
-    for command in ("python", "snakemake"):
-        path = tmp_path / ".venv/bin" / command
-        path.write_text(
-            '#!/bin/sh\nprintf "%s\\n" "$@" "$LAMINA_EXPORT_FORM" "$LAMINA_EXPORT_SHARD" >> told\n'
-        )
-        path.chmod(0o755)
+    for name in ("python", "snakemake"):
+        (commands / name).write_text(RECORDING_COMMAND)
+        (commands / name).chmod(0o755)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "written",
-    ["$(shell touch ran)", "`touch ran`", "x;touch${IFS}ran", '";touch ran;"', "$$(touch ran)"],
-)
-@pytest.mark.parametrize("name", TARGETS)
-def test_nothing_runs_in_what_a_user_writes(name: str, written: str, project: Path) -> None:
-    if name == "CONFIG":
-        written = written.replace(" ", "${IFS}")  # a blank is refused before
-        (project / written).parent.mkdir(exist_ok=True)
-        (project / written).touch()
-    environment = {"PATH": os.environ["PATH"]}
-    command = ["make", *TARGETS[name], f"{name}={written}"]
-    subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, timeout=60, check=False
+def make(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["make", *arguments],
+        cwd=project,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
+
+
+def has_recorded(project: Path) -> bool:
+    """Whether a command was started."""
+    return (project / "recorded").exists()
+
+
+def recorded_arguments(project: Path) -> list[str]:
+    return (project / "recorded").read_text().splitlines()
+
+
+INJECTIONS = [
+    "$(shell touch ran)",
+    "`touch ran`",
+    "x;touch${IFS}ran",
+    '";touch ran;"',
+    "$$(touch ran)",
+]
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+@pytest.mark.parametrize("variable", ["FORM", "SHARD", "Q", "A", "B"])
+def test_a_value_is_an_argument_and_nothing_in_it_runs(
+    variable: str, injection: str, project: Path
+) -> None:
+    make(project, *TARGETS[variable], f"{variable}={injection}")
     assert not (project / "ran").exists()
-    if name in ("CORES", "RATE"):  # it is no number
-        assert not (project / "told").exists()
-    elif name != "CONFIG":  # a name with such letters in it may be no file to make
-        told = (project / "told").read_text()
-        assert (
-            all(word in told for word in written.split()) if name == "VARIANT" else written in told
-        )
+    assert injection in (project / "recorded").read_text()
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_the_name_of_a_variant_is_an_argument_and_nothing_in_it_runs(
+    injection: str, project: Path
+) -> None:
+    """Names of several variants are separated by blanks."""
+    make(project, "export", f"VARIANT={injection}")
+    assert not (project / "ran").exists()
+    for word in injection.split():
+        assert word in (project / "recorded").read_text()
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+@pytest.mark.parametrize("variable", ["CORES", "RATE"])
+def test_nothing_runs_in_what_should_be_a_number(
+    variable: str, injection: str, project: Path
+) -> None:
+    make(project, *TARGETS[variable], f"{variable}={injection}")
+    assert not (project / "ran").exists()
+    assert not has_recorded(project)
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_nothing_runs_in_the_name_of_a_configuration(injection: str, project: Path) -> None:
+    """A blank in it would be refused before."""
+    name = injection.replace(" ", "${IFS}")
+    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).touch()
+    make(project, "run", f"CONFIG={name}")
+    assert not (project / "ran").exists()
 
 
 def test_several_variants_are_as_many_targets(project: Path) -> None:
-    subprocess.run(
-        ["make", "export", "VARIANT=a/b c/*"], cwd=project, capture_output=True, check=True
-    )
-    told = (project / "told").read_text().splitlines()
-    assert told[told.index("--") + 1 :][:2] == ["results/exports/a/b", "results/exports/c/*"]
+    assert make(project, "export", "VARIANT=a/b c/*").returncode == 0
+    arguments = recorded_arguments(project)
+    first_target = arguments.index("--") + 1
+    targets = arguments[first_target : first_target + 2]
+    assert targets == ["results/exports/a/b", "results/exports/c/*"]
 
 
 @pytest.mark.parametrize("cores", ["0", "-1", "two", "1.5", ""])
 @pytest.mark.parametrize("target", [["run"], ["plan"], ["export", "VARIANT=x"]])
 def test_cores_are_a_number_from_one_on(target: list[str], cores: str, project: Path) -> None:
-    done = subprocess.run(
-        ["make", *target, f"CORES={cores}"],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode and f"CORES={cores}: write a number from 1 on, or all" in done.stderr
-    assert not (project / "told").exists()
+    command = make(project, *target, f"CORES={cores}")
+    assert command.returncode != 0
+    assert f"CORES={cores}: write a number from 1 on, or all" in command.stderr
+    assert not has_recorded(project)
 
 
 @pytest.mark.parametrize("rate", ["fast", "0", "-3", "nan", "inf", "1e999", "100TFLOP/s", "1 2"])
 def test_a_rate_that_no_device_has_is_refused_before_any_job(rate: str, project: Path) -> None:
-    done = subprocess.run(
-        ["make", "plan", f"RATE={rate}"], cwd=project, capture_output=True, text=True, check=False
-    )
-    assert done.returncode and f"RATE={rate}: no device computes at that rate" in done.stderr
-    assert not (project / "told").exists()
+    command = make(project, "plan", f"RATE={rate}")
+    assert command.returncode != 0
+    assert f"RATE={rate}: no device computes at that rate" in command.stderr
+    assert not has_recorded(project)
 
 
 @pytest.mark.parametrize("rate", ["100", "2.5", ".5", "1e2", "1."])
 def test_a_rate_reaches_the_plan_as_it_is_written(rate: str, project: Path) -> None:
-    subprocess.run(["make", "plan", f"RATE={rate}"], cwd=project, capture_output=True, check=True)
-    told = (project / "told").read_text().splitlines()
-    assert told[told.index("--rate") + 1] == rate
+    assert make(project, "plan", f"RATE={rate}").returncode == 0
+    arguments = recorded_arguments(project)
+    assert arguments[arguments.index("--rate") + 1] == rate
 
 
+@pytest.mark.parametrize("value", ["0", "no", "$(shell touch ran)"])
 @pytest.mark.parametrize(
     ("target", "switch"),
     [("plan", "CALIBRATE"), ("query", "WIDE"), ("query", "CSV"), ("test-cluster", "SLOW")],
 )
-def test_a_switch_is_one_or_left_out(target: str, switch: str, project: Path) -> None:
+def test_a_switch_is_one_or_absent(target: str, switch: str, value: str, project: Path) -> None:
     """What a user writes to switch it off would switch it on."""
-    for written in ("0", "no", "$(shell touch ran)"):
-        done = subprocess.run(
-            ["make", target, f"{switch}={written}"],
-            cwd=project,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode and f"{switch}={written}: write {switch}=1" in done.stderr
-    assert not (project / "told").exists() and not (project / "ran").exists()
+    command = make(project, target, f"{switch}={value}")
+    assert command.returncode != 0
+    assert f"{switch}={value}: write {switch}=1" in command.stderr
+    assert not has_recorded(project)
+    assert not (project / "ran").exists()
 
 
-@pytest.mark.parametrize("written", ["config=config/mine.yaml", "cores=2", "q=which_layers_matter"])
-def test_names_in_lower_case_are_not_passed_over(written: str, project: Path) -> None:
-    done = subprocess.run(
-        ["make", "plan", written], cwd=project, capture_output=True, text=True, check=False
-    )
-    assert done.returncode and "names are written in capital letters" in done.stderr
-    assert not (project / "told").exists()
+@pytest.mark.parametrize(
+    "argument", ["config=config/mine.yaml", "cores=2", "q=which_layers_matter"]
+)
+def test_names_in_lower_case_are_refused(argument: str, project: Path) -> None:
+    command = make(project, "plan", argument)
+    assert command.returncode != 0
+    assert "names are written in capital letters" in command.stderr
+    assert not has_recorded(project)
 
 
-def test_the_first_line_of_a_command_is_not_the_command(project: Path) -> None:
-    done = subprocess.run(
-        ["make", "run", "CORES=2"], cwd=project, capture_output=True, text=True, check=True
-    )
-    assert "snakemake" not in done.stdout and "MALLOC" not in done.stdout
+def test_the_command_line_is_not_printed(project: Path) -> None:
+    command = make(project, "run", "CORES=2")
+    assert command.returncode == 0
+    assert "snakemake" not in command.stdout
+    assert "MALLOC" not in command.stdout
 
 
 def test_a_configuration_is_a_path_and_no_pattern(project: Path) -> None:
     (project / "mine1.yaml").touch()
     (project / "mine[1].yaml").touch()
-    subprocess.run(
-        ["make", "run", "CONFIG=mine[1].yaml"], cwd=project, capture_output=True, check=True
-    )
-    assert "mine[1].yaml" in (project / "told").read_text().splitlines()
+    assert make(project, "run", "CONFIG=mine[1].yaml").returncode == 0
+    assert "mine[1].yaml" in recorded_arguments(project)
 
 
-def test_an_environment_of_another_project_is_not_filled(project: Path) -> None:
+def test_nothing_is_installed_into_the_environment_of_another_project(project: Path) -> None:
     (project / ".venv/installed").unlink()
     (project / ".venv/pyvenv.cfg").touch()
-    done = subprocess.run(["make", "run"], cwd=project, capture_output=True, text=True, check=False)
-    assert (
-        done.returncode == 2
-        and "another project's .venv" in done.stderr
-        and not (project / "told").exists()
-    )
+    command = make(project, "run")
+    assert command.returncode == 2
+    assert "another project's .venv" in command.stderr
+    assert not has_recorded(project)

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import ROOT
 
-# Valid YAML that lamina's own configuration could not be, in a workflow that has nothing to do with lamina.
+# A workflow that has nothing to do with lamina, with valid YAML that lamina would refuse.
 SNAKEFILE = """
 import json
 
@@ -27,64 +28,76 @@ SETTINGS = "on: yes\nmode: 010\na: 1\na: 2\n7: x\n"
 EXPECTED = {"True": True, "mode": 8, "a": 2, "7": "x"}
 
 
-def run_snakemake(
-    folder: Path, *arguments: str, **environment: str
-) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
-    variables = os.environ | {"PYTHONPATH": str(ROOT / "src")} | environment
+def run_snakemake(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "snakemake", "--cores", "1", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
-def test_a_foreign_workflow_reads_its_yaml_as_if_lamina_were_not_there(tmp_path: Path) -> None:
+def read_result(folder: Path) -> dict[str, Any]:
+    """What the foreign workflow read from its settings."""
+    result: dict[str, Any] = json.loads((folder / "settings.json").read_text())
+    return result
+
+
+def test_a_foreign_workflow_reads_its_yaml_as_without_lamina(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "settings.yaml").write_text(SETTINGS)
-    done = run_snakemake(tmp_path, "--configfile", "settings.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "lamina" not in (done.stdout + done.stderr).replace(str(ROOT), "")
-    assert json.loads((tmp_path / "settings.json").read_text()) == EXPECTED
+    run = run_snakemake(tmp_path, "--configfile", "settings.yaml")
+    assert run.returncode == 0, run.stderr
+    output = (run.stdout + run.stderr).replace(str(ROOT), "")
+    assert "lamina" not in output
+    assert read_result(tmp_path) == EXPECTED
 
 
-def test_a_foreign_workflow_may_be_named_from_lamina_s_own_folder(tmp_path: Path) -> None:
+def test_a_foreign_workflow_may_be_run_from_laminas_own_folder(tmp_path: Path) -> None:
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "settings.yaml").write_text(SETTINGS)
     files = ["--snakefile", str(tmp_path / "Snakefile"), "--directory", str(tmp_path)]
     settings = ["--configfile", str(tmp_path / "settings.yaml")]
-    profile = ["--workflow-profile", "none"]
-    done = run_snakemake(ROOT, *files, *settings, *profile)
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tmp_path / "settings.json").read_text()) == EXPECTED
+    run = run_snakemake(ROOT, *files, *settings, "--workflow-profile", "none")
+    assert run.returncode == 0, run.stderr
+    assert read_result(tmp_path) == EXPECTED
 
 
 def test_a_foreign_workflow_may_use_the_logger(tmp_path: Path) -> None:
     (tmp_path / "workflow").mkdir()
     (tmp_path / "workflow/Snakefile").write_text(SNAKEFILE)
     (tmp_path / "settings.yaml").write_text(SETTINGS)
-    done = run_snakemake(tmp_path, "--configfile", "settings.yaml", "--logger", "lamina")
-    assert done.returncode == 0, done.stderr
-    assert "1 of 1 jobs (100 %)" in done.stderr
+    run = run_snakemake(tmp_path, "--configfile", "settings.yaml", "--logger", "lamina")
+    assert run.returncode == 0, run.stderr
+    assert "1 of 1 jobs (100 %)" in run.stderr
 
 
-def test_a_foreign_workflow_fails_in_its_own_words(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [None, "a: [\n"], ids=["missing", "no YAML"])
+def test_a_foreign_workflow_fails_with_its_own_messages(
+    tmp_path: Path, settings: str | None
+) -> None:
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    missing = run_snakemake(tmp_path, "--configfile", "nowhere.yaml")
-    assert missing.returncode != 0 and "lamina: " not in missing.stderr
-    (tmp_path / "settings.yaml").write_text("a: [\n")
-    broken = run_snakemake(tmp_path, "--configfile", "settings.yaml")
-    assert broken.returncode != 0 and "lamina: " not in broken.stderr
+    if settings is not None:
+        (tmp_path / "settings.yaml").write_text(settings)
+    run = run_snakemake(tmp_path, "--configfile", "settings.yaml")
+    assert run.returncode != 0
+    assert "lamina: " not in run.stderr
 
 
-def test_lamina_s_own_workflow_is_checked_by_line(tmp_path: Path) -> None:
+OWN_WORKFLOW = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
+
+
+def test_laminas_own_configuration_is_checked_by_line(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("models: {}\nseed: 1\nseed: 2\n")
-    own = ["-s", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
-    done = run_snakemake(tmp_path, "-n", *own)
-    assert done.returncode == 1
-    assert "the key 'seed' is given twice, on line 2 and on line 3" in done.stderr
-    assert "Traceback" not in done.stderr
+    run = run_snakemake(tmp_path, "-n", *OWN_WORKFLOW)
+    assert run.returncode == 1
+    assert "the key 'seed' is given twice, on line 2 and on line 3" in run.stderr
+    assert "Traceback" not in run.stderr
 
 
-def test_lamina_s_own_workflow_takes_numbers_as_yaml_1_2_has_them(tmp_path: Path) -> None:
+def test_laminas_own_configuration_has_numbers_of_yaml_1_2(tmp_path: Path) -> None:
     """`protect: [014]` means layer 14; by YAML 1.1, as Snakemake reads it, it would be 12."""
     (tmp_path / "mine.yaml").write_text(
         f"models: {{reference: {{source: {ROOT}/resources/reference}}}}\n"
@@ -92,21 +105,18 @@ def test_lamina_s_own_workflow_takes_numbers_as_yaml_1_2_has_them(tmp_path: Path
         "selectors: {cosine: {metric: cosine, protect: [014]}}\n"
         "studies: {on: {models: reference, calibrations: facts, selectors: cosine, removed: 1}}\n"
     )
-    own = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
-    done = run_snakemake(tmp_path, "-n", *own)
-    assert "line 3: selectors.cosine.protect: 14 is not a layer of 'reference'" in done.stderr
+    run = run_snakemake(tmp_path, "-n", *OWN_WORKFLOW)
+    assert "line 3: selectors.cosine.protect: 14 is not a layer of 'reference'" in run.stderr
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 8 MB, for what needs one of its own; only root may make it."""
+    """A disk of 8 MB; only root can make one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
     if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip(
-            "no disk can be mounted here: the checks of full and read-only disks are left out"
-        )
+        pytest.skip("no disk can be mounted: full and read-only disks are NOT tested")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -118,37 +128,40 @@ studies: {maps: {models: reference, calibrations: facts, metrics: cosine}}
 """
 
 
-def test_a_read_only_disk_is_noticed_before_anything_is_imported(
-    small_disk: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.yaml").write_text(CONFIG)
-    (tmp_path / "resources").symlink_to(ROOT / "resources")
-    (tmp_path / "results").symlink_to(small_disk)
-    own = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
+def write_study(folder: Path, results: Path) -> None:
+    """A study in a folder whose results are elsewhere."""
+    (folder / "mine.yaml").write_text(CONFIG)
+    (folder / "resources").symlink_to(ROOT / "resources")
+    (folder / "results").symlink_to(results)
+
+
+def test_a_read_only_disk_is_reported_before_any_job(small_disk: Path, tmp_path: Path) -> None:
+    """A dry run needs no disk."""
+    write_study(tmp_path, small_disk)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    done = run_snakemake(tmp_path, *own)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert f"{tmp_path}/results cannot be written to (Read-only file system)" in done.stderr
-    assert run_snakemake(tmp_path, "-n", *own).returncode == 0
+
+    run = run_snakemake(tmp_path, *OWN_WORKFLOW)
+
+    assert run.returncode == 1
+    assert "Traceback" not in run.stderr
+    assert f"{tmp_path}/results cannot be written to (Read-only file system)" in run.stderr
+    assert run_snakemake(tmp_path, "-n", *OWN_WORKFLOW).returncode == 0
 
 
-def test_a_full_disk_is_noticed_before_any_job(small_disk: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(CONFIG)
-    (tmp_path / "resources").symlink_to(ROOT / "resources")
-    (tmp_path / "results").symlink_to(small_disk)
+def test_a_full_disk_is_reported_before_any_job(small_disk: Path, tmp_path: Path) -> None:
+    write_study(tmp_path, small_disk)
     (small_disk / "filler").write_bytes(b"\0" * (6 << 20))
-    own = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
-    done = run_snakemake(tmp_path, *own)
-    assert done.returncode == 1
-    assert f"{tmp_path}/results is on a disk that is full" in done.stderr
+
+    run = run_snakemake(tmp_path, *OWN_WORKFLOW)
+
+    assert run.returncode == 1
+    assert f"{tmp_path}/results is on a disk that is full" in run.stderr
     assert not list((tmp_path / "logs").rglob("*.log"))
-    assert run_snakemake(tmp_path, "-n", *own).returncode == 0
+    assert run_snakemake(tmp_path, "-n", *OWN_WORKFLOW).returncode == 0
 
 
-def test_a_link_to_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(CONFIG)
-    (tmp_path / "resources").symlink_to(ROOT / "resources")
-    (tmp_path / "results").symlink_to(tmp_path / "unmounted")
-    own = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
-    done = run_snakemake(tmp_path, *own)
-    assert done.returncode == 1 and "results is a link to" in done.stderr
+def test_a_link_to_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    write_study(tmp_path, tmp_path / "unmounted")
+    run = run_snakemake(tmp_path, *OWN_WORKFLOW)
+    assert run.returncode == 1
+    assert "results is a link to" in run.stderr
