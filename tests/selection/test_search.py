@@ -111,8 +111,8 @@ def run_toy_search(toy: ToyLosses, log: Path | None = None, origin: str = "this"
         UNITS,
         [2, 3],
         evolutionary_options(offspring=8),
-        seen=np.arange(30),
-        held_back=np.arange(30, N_SAMPLES),
+        seen_indices=np.arange(30),
+        heldback_indices=np.arange(30, N_SAMPLES),
         lengths=np.full(N_SAMPLES, 100),
     )
 

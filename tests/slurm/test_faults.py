@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.study import until
+from tests.faults.study import wait_until
 from tests.slurm.cluster import SHORT_WAITS, Clone
 from tests.slurm.tables import differences
 
@@ -134,7 +134,7 @@ def held_driver(clone: Clone) -> subprocess.Popen[str]:
     clone.inject("sweep_units.py", HOLD_JOBS)
     (clone.folder / "faults/hold").touch()
     driver = clone.start_driver("relevance")
-    until(lambda: len(list((clone.folder / "faults").glob("at-work-*"))) == 2)
+    wait_until(lambda: len(list((clone.folder / "faults").glob("at-work-*"))) == 2)
     return driver
 
 
