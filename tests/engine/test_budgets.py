@@ -97,11 +97,11 @@ def test_more_sets_and_texts_make_no_pass_larger(shape: Shape) -> None:
 def test_no_vocabulary_makes_logits_larger_than_their_budget(shape: Shape) -> None:
     bytes_of_small_batch = footprint.sweep_bytes(shape, 64, [128], 1000, 127, 10_000)
 
-    assert bytes_of_small_batch <= 4 * budgets.LOGITS * shape.size
+    assert bytes_of_small_batch <= 4 * budgets.LOGIT_NUMBERS * shape.size
 
 
 def test_waiting_patches_take_no_more_than_their_budget(shape: Shape) -> None:
-    assert footprint.waiting_patch_bytes(shape, 10**6) == budgets.PATCHES
+    assert footprint.waiting_patch_bytes(shape, 10**6) == budgets.PATCH_BYTES
 
 
 def test_as_many_runs_are_planned_as_real_sets_have() -> None:

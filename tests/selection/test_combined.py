@@ -12,7 +12,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped, Repairs
-from lamina.selection.options import Scored
+from lamina.selection.options import CalibrationSweep
 from lamina.selection.plans import ScoredUnit, StepEvidence
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
@@ -213,8 +213,8 @@ def test_a_sweep_belongs_to_the_calibration_of_its_folder(
     step = prune_step(config, "wide").model_copy(update=files)
 
     assert step.scored == {
-        "recall": Scored("own_samples", "own_sweep", "acc_norm"),
-        "corpus": Scored("corpus_samples", corpus_sweep, "acc_norm", 0.5),
+        "recall": CalibrationSweep("own_samples", "own_sweep", "acc_norm"),
+        "corpus": CalibrationSweep("corpus_samples", corpus_sweep, "acc_norm", 0.5),
     }
 
 

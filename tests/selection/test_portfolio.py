@@ -369,6 +369,20 @@ def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
         assert sets[size]["pairwise"] == {units[index] for index in unit_indices}
 
 
+def test_a_size_that_no_member_proposes_is_refused_and_the_others_are_judged() -> None:
+    """Of six layers the third is protected, so that no block of four is left."""
+    options = portfolio_options(members=["block"], protect=[2])
+    request = request_search(
+        tiny.model(depth=6), {"c": random_calibration(20)}, options, sizes=[2, 4]
+    )
+
+    pair, four = judging.search_plans(request)[0]
+
+    assert len(pair.units) == 2
+    assert four.refused is not None
+    assert "proposes a set of this size" in four.refused
+
+
 def test_a_killed_search_goes_on_to_the_same_plans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

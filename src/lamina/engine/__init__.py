@@ -9,7 +9,7 @@ A sweep, from the samples to the numbers:
     readings      reads log-likelihoods and distances off the logits, on the device
     scores        gathers them by candidate and sample, as the columns of table `sweeps`
     proof         compares all this with the plain model, before a number is used
-    sweep         opens a proven session; its `sweep` measures the removal of every unit
+    sweep         opens a proven session; `sweep_units` measures the removal of every unit
 
 Without candidates: `taps` runs a model and hands its streams to a consumer batch by batch,
 `sources` does so over several calibrations. Their consumers are `capture` (distances between

@@ -34,12 +34,13 @@ def by_length(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 
 
 def logit_positions(vocabulary: int) -> int:
-    """How many positions' logits fit into `budgets.HOST` in float32, at least one.
+    """How many positions' logits fit into `budgets.HOST_BYTES` in float32, at least one.
 
-    As many log-probabilities, and the logits of the batch before, fit in too.
+    Three such arrays are alive at once: these logits, their log-probabilities, and the logits of
+    the batch before.
     """
     bytes_per_position = 3 * 4 * vocabulary
-    return max(1, budgets.HOST // bytes_per_position)
+    return max(1, budgets.HOST_BYTES // bytes_per_position)
 
 
 def pad_sequences(

@@ -5,15 +5,15 @@ done in turns, or waits in a file. Jobs ask for memory by these numbers before t
 nothing here imports torch.
 """
 
-HOST = 2 << 30
+HOST_BYTES = 2 << 30
 """One pass on a CPU: what jobs ask for in addition to the libraries and the weights."""
-LOGITS = 1 << 26
+LOGIT_NUMBERS = 1 << 26
 """Numbers of logits at a time: 256 MiB in float32."""
-PATCHES = 1 << 30
+PATCH_BYTES = 1 << 30
 """Patches that wait in memory for the passes that apply them."""
-SUMS = 2 << 30
-"""Sums that one pass collects for repairs, or those of `RUNS` runs if these take more."""
-RUNS = 8
+SUM_BYTES = 2 << 30
+"""Sums that one pass collects for repairs, or those of `LEAST_RUNS` runs if these take more."""
+LEAST_RUNS = 8
 
 _DOUBLE_BYTES = 8
 _FIT_MATRICES = 6  # of C² numbers, which the fit of one run needs in addition to the sums
@@ -30,7 +30,7 @@ def sums_bytes(n_runs: int, n_starts: int, n_channels: int) -> int:
 
 def sums_budget(n_channels: int) -> int:
     """Bytes of sums that one pass may collect."""
-    return max(SUMS, sums_bytes(RUNS, RUNS, n_channels))
+    return max(SUM_BYTES, sums_bytes(LEAST_RUNS, LEAST_RUNS, n_channels))
 
 
 def fit_bytes(n_channels: int, n_runs: int) -> int:
@@ -41,5 +41,5 @@ def fit_bytes(n_channels: int, n_runs: int) -> int:
 
 def repair_peak_bytes(n_channels: int) -> int:
     """Bytes beyond those of a pass that applies repairs: for their fits and waiting patches."""
-    many_runs = 1 + SUMS // sums_bytes(1, 1, n_channels)
-    return fit_bytes(n_channels, many_runs + RUNS) - HOST + PATCHES
+    many_runs = 1 + SUM_BYTES // sums_bytes(1, 1, n_channels)
+    return fit_bytes(n_channels, many_runs + LEAST_RUNS) - HOST_BYTES + PATCH_BYTES

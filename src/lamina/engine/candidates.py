@@ -260,11 +260,12 @@ class _Trunk:
                 branch_of[candidate] = branch_number
 
         views: list[View] = []
-        for branch_number, observation in enumerate(observations):
+        for observation_number, observation in enumerate(observations):
             if observation.layer == layer:
                 before = branch_of[observation.before or observation.after]
                 reads_input = observation.before is None
-                views.append(View(branch_number, before, reads_input, branch_of[observation.after]))
+                after = branch_of[observation.after]
+                views.append(View(observation_number, before, reads_input, after))
 
         kept_branches: list[int] = []
         self.streams = []

@@ -51,7 +51,7 @@ def _make_text(model: PreTrainedModel, index: int, length: int) -> Sample:
 def _make_question(model: PreTrainedModel, index: int, length: int) -> Sample:
     """Three choices of different lengths, the longest row having a length."""
     rows = _make_rows(model, [length, length - 1, length])
-    return Sample(index, "choice", 0, rows, str(index))
+    return Sample(index, "choices", 0, rows, str(index))
 
 
 def _make_rows(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[Row, ...]:

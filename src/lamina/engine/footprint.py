@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.engine import budgets
-from lamina.engine.budgets import LOGITS
+from lamina.engine.budgets import LOGIT_NUMBERS
 from lamina.engine.moments import BATCH
 from lamina.engine.taps import count_positions
 
@@ -96,9 +96,9 @@ def sweep_bytes(
     The pass carries the current model, and all but one of the streams fork off it. The widest pass
     need not be that of the longest line: a shorter line may carry more streams.
 
-    lengths: That lines have.
+    lengths: Lengths of the lines.
     n_scored: The most positions of a line whose logits are needed.
-    n_streams: The most that are wanted.
+    n_streams: Streams of the whole sweep.
     """
     needed = [
         _pass_bytes(shape, token_budget, length, n_lines, min(n_scored, length), n_streams)
@@ -123,7 +123,7 @@ def _pass_bytes(
     n_groups = max(1, -(-n_forks // max_forks))
     n_carried = 1 + -(-n_forks // n_groups)
 
-    # A removal runs no layer of its own, so that in every layer one stream stands by.
+    # In each layer at least one of n streams does not run: the one whose layer is removed there.
     running_bytes = max(1, n_carried - 1) * shape.passing(line_length)
     layer_bytes = line_length * (running_bytes + n_carried * shape.stream())
     logit_bytes = _logit_bytes(shape, n_together * n_scored, n_carried, n_streams)
@@ -133,14 +133,14 @@ def _pass_bytes(
 def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: int) -> float:
     """Bytes of the logits of a pass, and of what is computed from them.
 
-    n_positions: Scored positions of each stream.
+    n_positions: CalibrationSweep positions of each stream.
     n_carried: Streams of the pass.
     n_streams: Streams of all passes; a single one is not compared with another.
     """
     stream_logits = n_positions * shape.vocabulary
     # Of a large vocabulary some positions at a time, from what the head is given.
     all_logits = stream_logits * n_carried
-    held_logits = min(all_logits, max(LOGITS, shape.vocabulary * n_carried))
+    held_logits = min(all_logits, max(LOGIT_NUMBERS, shape.vocabulary * n_carried))
     head_input = 0.0
     if held_logits < all_logits:
         head_input = n_positions * n_carried * shape.stream()
@@ -189,7 +189,7 @@ def fit_peak_bytes(
 
 def waiting_patch_bytes(shape: Shape, n_patches: int) -> int:
     """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
-    return min(budgets.PATCHES, n_patches * shape.channels**2 * FLOAT)
+    return min(budgets.PATCH_BYTES, n_patches * shape.channels**2 * FLOAT)
 
 
 def healing_bytes(
@@ -202,9 +202,9 @@ def healing_bytes(
 ) -> int:
     """Bytes of a training step.
 
-    n_layers: Of the model that is trained.
-    n_lines: Of a step.
-    max_bytes: Of the parts that it is run in, unless a single line needs more.
+    n_layers: Layers of the model that is trained.
+    n_lines: Lines of a step.
+    max_bytes: Most bytes of the parts in which a step runs, unless a single line needs more.
     """
     position_bytes = trained_position_bytes(shape, n_layers, is_distilled)
     max_positions = int(min(max_bytes // position_bytes, line_length * n_lines))

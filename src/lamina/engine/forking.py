@@ -37,7 +37,7 @@ def observe_nothing(number: int, before: torch.Tensor, after: torch.Tensor) -> N
 
 
 def pass_on(hidden: torch.Tensor) -> torch.Tensor:
-    """The head's input outside a pass: its own."""
+    """Outside a pass, the head gets its input unchanged."""
     return hidden
 
 
@@ -56,7 +56,7 @@ class PassState:
     """
     observe: Observe = observe_nothing
     n_copies: int = 1
-    """How often the lines stand in the model's input: once, or once for each stream if the code of
+    """How many copies of the lines the model is given: one, or one for each stream if the code of
     the model needs one batch size."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     """By window."""

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import footprint, packing
-from lamina.engine.budgets import HOST
+from lamina.engine.budgets import HOST_BYTES
 from lamina.engine.footprint import Shape
 from lamina.engine.packing import Line
 
@@ -51,10 +51,10 @@ def choose_token_budget(
 def available_bytes(model: PreTrainedModel) -> int:
     """Bytes that a pass may take: half of the free memory of the model's fullest device.
 
-    On a CPU, HOST.
+    On a CPU, HOST_BYTES.
     """
     devices = {parameter.device for parameter in model.parameters()}
     cuda_devices = [device for device in devices if device.type == "cuda"]
     if not cuda_devices:
-        return HOST
+        return HOST_BYTES
     return min(torch.cuda.mem_get_info(device)[0] for device in cuda_devices) // 2

@@ -180,7 +180,7 @@ def collect_moments(
             model, calibrations, positions, sums.add_batch, seed, token_budget, turn_modules, run
         )
         for boundary in turn_boundaries:
-            # No local names: whoever asks for the next boundary is done with this one.
+            # Bind no local name, or the popped sums would stay alive until the next boundary.
             yield (
                 boundary,
                 Statistics(sums.fit.pop(boundary), sums.heldout.pop(boundary), n_samples),

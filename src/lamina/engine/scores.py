@@ -112,7 +112,7 @@ class Scores:
             self.angular_last[number, samples] = _or_infinite(angle[gold_lines])
 
     def state(self) -> dict[str, np.ndarray]:
-        """All arrays by name, and not copies: to write into them changes the scores."""
+        """All arrays by name. They are views: writing into them changes the scores."""
         arrays = {
             name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }

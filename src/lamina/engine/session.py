@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.engine import candidates, forking, packing, readings
 from lamina.engine.batches import run_in_halves
-from lamina.engine.budgets import LOGITS
+from lamina.engine.budgets import LOGIT_NUMBERS
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.forking import ForkingLayer, Observe, PassState, SelectingHead
 from lamina.engine.packing import Line, PackedBatch, ScoredTokens
@@ -207,22 +207,22 @@ class Session:
         self.scores.add([*candidate_by_name, *observation_by_name])
 
         # These run in every pass: the models that are observed, and the one to compare with.
-        carried_models = {observation.model for observation in observation_by_name.values()}
+        repeated_models = {observation.model for observation in observation_by_name.values()}
         if self.outputs:
-            carried_models.add(Candidate())
+            repeated_models.add(Candidate())
         forking_names = [
-            name for name in candidate_by_name if candidate_by_name[name] not in carried_models
+            name for name in candidate_by_name if candidate_by_name[name] not in repeated_models
         ]
         carried_names = [
-            name for name in candidate_by_name if candidate_by_name[name] in carried_models
+            name for name in candidate_by_name if candidate_by_name[name] in repeated_models
         ]
 
-        batches = self._group_batches(sample_indices, len(forking_names) + len(carried_models))
+        batches = self._group_batches(sample_indices, len(forking_names) + len(repeated_models))
         for batch in resume_batches(batches, self.scores, progress):
             n_tokens = len(batch[0].tokens) * len(batch)
             plan = PassPlan(batch, candidate_by_name, observation_by_name)
             name_groups = group_candidates(
-                forking_names, n_tokens, self.token_budget, len(carried_models)
+                forking_names, n_tokens, self.token_budget, len(repeated_models)
             )
             for group_number, group_names in enumerate(name_groups):
                 is_first = group_number == 0
@@ -297,7 +297,7 @@ class Session:
         """Run one pass; return its logits in parts, and the stream of each candidate.
 
         A part is (streams, some positions, V), in the order of the positions, and has at most
-        `LOGITS` numbers or one position.
+        `LOGIT_NUMBERS` numbers or one position.
         """
         tree = candidates.grow_tree(
             pass_candidates, pass_observations, len(self.layers), self._empty_is_identity
@@ -306,7 +306,7 @@ class Session:
         n_streams = max(1 + max(tree.leaves), n_copies)
         max_positions = len(scored.position_lines)
         if self._head_runs_alone is not False:
-            max_positions = max(1, LOGITS // (n_streams * self._vocabulary))
+            max_positions = max(1, LOGIT_NUMBERS // (n_streams * self._vocabulary))
 
         pass_state = PassState(
             batch, tree, self.windows, self.is_causal_unmasked, observe, n_copies
@@ -405,7 +405,7 @@ def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 def group_candidates(
     names: list[Name], batch_tokens: int, token_budget: int, n_carried: int
 ) -> list[list[Name]]:
-    """Split candidates so that a line with all its streams stays in the budget, at the least cost.
+    """Split candidates so that a batch with all its streams stays in the budget, at the least cost.
 
     Every group has the same carried streams in addition to its own, so the fewest groups cost
     least. Their sizes differ by one at most, since the largest one decides the memory.

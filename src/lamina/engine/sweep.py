@@ -20,7 +20,7 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int
     """The units that job `block` of `n_blocks` measures; all jobs cost about the same.
 
     Removing a unit of layer l costs the suffix from l on. Every job also pays the pass of the model
-    itself, which does not depend on its share. The dearest units come first, each onto the least
+    itself, which does not depend on its share. The most expensive units come first, each onto the least
     loaded job.
     """
     load_by_job = [0] * n_blocks
@@ -67,7 +67,7 @@ def open_session(
     outputs: bool = True,
     replacements: Mapping[str, nn.Module] | None = None,
 ) -> Iterator[Session]:
-    """A session that measures candidates on samples, as often as needed; arguments as in `sweep`.
+    """A session that measures candidates on samples, as often as needed; arguments as in `sweep_units`.
 
     replacements: The layers that units such as `7.@math` put in place of the model's own.
 

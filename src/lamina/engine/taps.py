@@ -37,7 +37,7 @@ class Batch:
     real: torch.Tensor
     """True where a token is not padding, (lines, T), on the device."""
     outputs: Sequence[torch.Tensor] = ()
-    """Of the modules that were asked for, (lines, T, C) each, in their order."""
+    """Outputs of the modules that were asked for, (lines, T, C) each, in their order."""
     called: Mapping[float, CallLayer] = field(default_factory=dict)
     """By boundary, how the layer after it was called."""
 

@@ -54,7 +54,7 @@ def find_runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
 
     Boundary l is before layer l; l + ½ is between the attention and the MLP of layer l.
 
-    >>> runs(["3", "7", "4", "9.mlp", "10.attention"], 12)
+    >>> find_runs(["3", "7", "4", "9.mlp", "10.attention"], 12)
     [(3, 5), (7, 8), (9.5, 10.5)]
 
     Raises LaminaError if a layer is outside 0 … depth-1.

@@ -228,7 +228,7 @@ class _Fitter:
         boundary_columns: Mapping[Boundary, Columns],
         plan_columns: Mapping[int, Mapping[str, Any]],
     ) -> FittedGroup:
-        """Measure whether the fits do harm, where the model can be measured.
+        """The finished group of fits, with the harm they do where the model can be measured.
 
         sources: What was fitted on; the first is the variants' own calibration.
         """

@@ -23,7 +23,9 @@ CandidateName = TypeVar("CandidateName")
 
 
 class LossColumns(TypedDict):
-    """Columns of table `patches`: losses in nats per token, on documents that no patch has seen."""
+    """Columns of table `patches`: losses in nats per token, on held-out documents.
+
+    No patch was fitted on them; the ridge and the epoch of a training were chosen on them."""
 
     loss_bare: float
     loss_repaired: float
@@ -48,7 +50,7 @@ def measure_harm(
     Plans that a portfolio chose are left out: it has compared these losses already.
 
     boundaries: The runs of each plan, by its size.
-    samples: Held-out samples, which the validated fits have not seen.
+    samples: Held-out samples, on which the validated fits were not fitted.
     """
     plans = [plan for plan in plans if not plan.get("choice")]
     if not plans:

@@ -1,8 +1,8 @@
 """Patches that wait for the passes that apply them: in memory up to a budget, the others in a file.
 
 A search fits a patch of C² numbers for every run of layers that one of its sets lacks. There are
-hundreds of them, 67 MB each at C = 4096. A pass reads each patch from the file once, and keeps it
-no longer than the layer that it repairs takes.
+hundreds of them, 67 MB each at C = 4096. A pass reads each patch from the file once, and
+frees it when the layer that it repairs has run.
 """
 
 import os
@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from lamina.engine.budgets import PATCHES
+from lamina.engine.budgets import PATCH_BYTES
 from lamina.models.boundary import Patch
 
 FLOAT32_BYTES = 4
@@ -63,7 +63,7 @@ class PatchStore:
     def __init__(
         self,
         folder: Path | None = None,
-        max_bytes: int = PATCHES,
+        max_bytes: int = PATCH_BYTES,
         device: torch.device | None = None,
     ) -> None:
         self._folder = folder

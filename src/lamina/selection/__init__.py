@@ -7,4 +7,12 @@ strategy decides on. `plans` has what a strategy is asked for and what it return
 Strategies that try whole sets are one job. `sets` runs such a search and `judging` that of a
 portfolio, whose sets compete in a `tournament`. Both ask `trials` for losses, which asks an
 `evaluator` for what was not measured yet. `looped` scores candidates with a repair in place.
+
+Which samples decide: `iterative`, `one_shot`, `block` and `clusters` use the whole calibration (with
+a repair in place, two folds score under each other's patches). `evolutionary` and `pairwise` choose
+on all but a held-back part, which measures only their final sets. A portfolio's members propose on
+one part, and the held-back part, or the calibration `judge`, decides.
+
+An iterative selector goes on through files: rule `prune_step` reads the plan of the size before and
+the sweep of the model that this plan leaves.
 """

@@ -22,7 +22,7 @@ from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
 from lamina.relevance.columns import Columns, Context, correct_answers, from_table
 from lamina.relevance.score import rank_units, was_measured
-from lamina.selection.options import DonorModels, Scored
+from lamina.selection.options import CalibrationSweep, DonorModels
 from lamina.selection.plans import (
     Plan,
     PlanRequest,
@@ -48,7 +48,7 @@ def empty_plan(selector: Selector, keys: Mapping[str, Any], refused: str | None 
 
 def collect_evidence(
     selector: Selector,
-    sweeps: Mapping[str, Scored],
+    sweeps: Mapping[str, CalibrationSweep],
     activations: str | None = None,
     previous: Plan | None = None,
 ) -> tuple[str | None, StepEvidence]:
@@ -58,7 +58,7 @@ def collect_evidence(
         none for a strategy that reads no sweep.
     activations: The captured activations of the base model, for a strategy that compares runs of
         layers.
-    previous: The plan with one unit less that an iterative step goes on from; None for a first
+    previous: The plan with one unit fewer that an iterative step goes on from; None for a first
         step.
     """
     if previous and previous.refused:
@@ -172,7 +172,7 @@ def combine_steps(
     The first step is that of the selector's own calibration (w = 1).
 
     `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric
-    is undefined (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit
+    has become undefined (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit
     whose removal gives no numbers on one of them is removed last. Of units with equal scores the
     deeper one is removed first.
     """
@@ -183,8 +183,6 @@ def combine_steps(
             defined_steps.append((score_by_unit, weight))
         elif step is steps[0]:
             return steps[0]
-    if not defined_steps:
-        return steps[0]
     units = [entry.unit for entry in steps[0].ranked]
     combined_units = [
         ScoredUnit(unit, _combined_score(unit, defined_steps, combine)) for unit in units

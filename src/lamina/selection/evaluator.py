@@ -1,4 +1,4 @@
-"""Per-sample losses of candidates. Each loss is measured once, however often it is asked for.
+"""Per-sample losses of candidates, as a metric defines them.
 
 Strategies that search are written against `Evaluator.measure_losses` and know nothing of streams.
 """

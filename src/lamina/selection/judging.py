@@ -57,8 +57,8 @@ from lamina.selection.trials import (
 from lamina.store import parquet
 
 NO_PROPOSAL = (
-    "no member of the portfolio has a score on this calibration. Give it more samples, or list "
-    "other members."
+    "no member of the portfolio proposes a set of this size. Give the calibration more samples, "
+    "list other members, or protect fewer layers."
 )
 
 Proposals = dict[int, dict[str, frozenset[str]]]
@@ -70,10 +70,14 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     options = request.selector
     member_calibration, judges_by_calibration = split_documents(request.calibrations, options)
     proposals, unit_ranks = propose_sets(request, member_calibration)
-    if not any(proposals.values()):
-        return [
-            request.make_plan(plan_size, refused=NO_PROPOSAL) for plan_size in request.sizes
-        ], []
+    refused_plans = [
+        request.make_plan(plan_size, refused=NO_PROPOSAL)
+        for plan_size in request.sizes
+        if not proposals[plan_size]
+    ]
+    proposals = {plan_size: sets for plan_size, sets in proposals.items() if sets}
+    if not proposals:
+        return refused_plans, []
 
     judge_documents = draw_judges(judges_by_calibration, options)
     judge_samples = [sample for samples in judges_by_calibration.values() for sample in samples]
@@ -115,7 +119,8 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     end_rows = _rows_of_ends(
         options.strategy, judge_documents, base_losses, choices, tournament.rows
     )
-    return plans, [row | {"evaluation": number} for number, row in enumerate(end_rows)]
+    rows = [row | {"evaluation": number} for number, row in enumerate(end_rows)]
+    return sorted([*plans, *refused_plans], key=lambda plan: plan.removed), rows
 
 
 def _make_trials(
@@ -144,7 +149,7 @@ def _plan_of_choice(
     base_loss: float,
     judges_text: bool,
 ) -> Plan:
-    """The plan of one size. Losses of a task and of text together are no accuracies."""
+    """The plan of one size. A loss that mixes task and text cannot be turned into an accuracy."""
     bare_loss = choice["repairs"][NONE]
     metric = protocol.metric_named(request.selector.metric)
     accuracy_before = None if judges_text else metric.accuracy(base_loss)

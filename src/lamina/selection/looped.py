@@ -11,7 +11,7 @@ document at another length. The patches of a finished plan are fitted on all sam
 `fit_patch`.
 
 Memory: each boundary needs up to C² float32 numbers per fold, 4 GiB at C = 4096 with 32 candidates.
-A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCHES` in host memory.
+A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCH_BYTES` in host memory.
 The others wait in a file, from which each pass reads those that it applies. More blocks of a sweep
 divide this.
 """
@@ -153,13 +153,13 @@ def fit_patches(
     seed: int,
     store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
-    """The patch of each run of layers, fitted on all samples of the sources; see `fitted`."""
+    """The patch of each run of layers, fitted on all samples of the sources; see `fit_loop_patches`."""
     method = protocol.load_method(options.method)
     for boundary, statistics in method.collect(model, sources, removed_runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
         if patch is None:
             raise LaminaError(
-                f"repair method '{options.method}' is no linear map of the stream, so it cannot be "
+                f"repair method '{options.method}' is not a linear map of the stream, so it cannot be "
                 "in place while candidates are scored. Give the selector a repair of method "
                 f"{Repair.of_stream()}, or none."
             )

@@ -80,17 +80,17 @@ class DonorModels:
         return layers
 
 
-class Beside(_JobOptions):
+class FurtherCalibration(_JobOptions):
     """Another calibration that a step is scored on."""
 
     weight: float
-    """Of its scores."""
+    """Weight of its scores."""
     score: Literal["acc", "acc_norm"]
-    """How its choices are compared."""
+    """How answers to multiple-choice questions are scored: `acc` or `acc_norm`."""
 
 
 @dataclass(frozen=True)
-class Scored:
+class CalibrationSweep:
     """A calibration that a step is scored on, with the sweep over it."""
 
     calibration: str
@@ -98,6 +98,6 @@ class Scored:
     sweep: str
     """The file of its sweep."""
     score: str
-    """How its choices are compared: `acc` or `acc_norm`."""
+    """How answers to multiple-choice questions are scored: `acc` or `acc_norm`."""
     weight: float = 1.0
-    """Of its scores."""
+    """Weight of its scores."""

@@ -193,7 +193,7 @@ def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
 
 
 def write_plan(path: str | Path, plan: Plan, job_description: str = "") -> None:
-    """Write a plan as JSON. It says which job wrote it, if `job_description` do."""
+    """Write a plan as JSON. The file says which job wrote it, if `job_description` is given."""
     parquet.write_json(path, asdict(plan), job_description)
 
 

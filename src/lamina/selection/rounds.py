@@ -1,4 +1,4 @@
-"""What a search will measure, told before it runs: rounds of sets that stand for the true ones.
+"""A forecast of what a search will measure: rounds of made-up sets in place of the real ones.
 
 A strategy that searches has a function `foresee_rounds(space, options)`, which gives them.
 `lamina_workflow.cost` counts the work of measuring them.
@@ -15,11 +15,11 @@ class SearchSpace(NamedTuple):
     """What is known of a search before it runs."""
 
     units: Sequence[str]
-    """Those that may be removed."""
+    """Units that may be removed."""
     sizes: Sequence[int]
     prices: UnitPrices
     n_tokens: float
-    """Of the samples that choose."""
+    """Tokens of the samples that choose."""
 
 
 class Round(NamedTuple):
@@ -27,5 +27,5 @@ class Round(NamedTuple):
 
     candidates: Sequence[Candidate]
     share: float
-    """Of the samples that choose, or of those that judge; without those that the sets have seen."""
+    """Share of the samples that choose, or of those that judge, without those measured before."""
     is_judging: bool = False

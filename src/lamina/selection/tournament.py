@@ -331,7 +331,7 @@ def correct_loss(
         for indices in judge_documents.select_between(0.5, 1):
             drawn_order = generator.permutation(indices)
             middle = len(drawn_order) // 2
-            # A single document has to do both.
+            # A single document serves as both parts.
             choosing_documents.append(drawn_order[:middle] if middle else drawn_order)
             measuring_documents.append(drawn_order[middle:])
         best_index = int(judge_documents.average_losses(all_losses, choosing_documents).argmin())

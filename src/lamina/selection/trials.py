@@ -146,7 +146,7 @@ class Trials:
     ) -> tuple[np.ndarray, list[float]]:
         """Losses on these samples, (candidates, samples), and what each candidate cost just now.
 
-        The cost is in layer-tokens. Candidates that lack the same samples share a pass and its
+        The cost is in layer-tokens. Candidates that are still unmeasured on the same samples share a pass and its
         cost. A loss that is not a number counts as infinite.
         """
         candidates_by_missing: dict[tuple[int, ...], list[Candidate]] = {}
@@ -170,7 +170,7 @@ class Trials:
     def _measure(
         self, candidates: Sequence[Candidate], sample_indices: list[int]
     ) -> tuple[np.ndarray, int]:
-        """Losses (candidates, samples) and the layer-tokens that they cost, if need be measured."""
+        """Losses (candidates, samples) and the layer-tokens that they cost, measured unless the log has them."""
         self._prepare(candidates)
         units = [sorted(candidate.removed) for candidate in candidates]
         logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
@@ -238,7 +238,7 @@ class Search:
         stage: str = "1",
         sample_indices: np.ndarray | None = None,
     ) -> list[Candidate]:
-        """The candidates with the least mean loss, best first; among equals the deeper units go.
+        """The candidates with the least mean loss, best first; ties go to the set that removes deeper units.
 
         They are compared on these samples, by default on all samples of the search.
         """

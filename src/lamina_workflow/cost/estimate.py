@@ -20,7 +20,7 @@ from lamina.data import calibrations, documents
 from lamina.data.calibrations import Sample, encode_document
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
-from lamina.engine.budgets import HOST
+from lamina.engine.budgets import HOST_BYTES
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
@@ -437,7 +437,7 @@ class Works:
         is_distilled = options.objective == "distill"
         memory = float(
             footprint.healing_bytes(
-                shape, n_layers, tokens.longest, options.batch, is_distilled, HOST
+                shape, n_layers, tokens.longest, options.batch, is_distilled, HOST_BYTES
             )
         )
         if options.update_rank is None:
@@ -584,10 +584,10 @@ def _pass_memory(
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
     """Bytes of a benchmark of variants in one pass, and of variants alone.
 
-    `evaluation.together` keeps the first below HOST.
+    `evaluation.together` keeps the first below HOST_BYTES.
     """
     fitting_budget = footprint.largest_token_budget(
-        HOST,
+        HOST_BYTES,
         lambda tried_budget: _pass_memory(shape, tried_budget, tokens, n_together, tried_budget),
     )
     memory = _pass_memory(shape, min(TOKENS, fitting_budget), tokens, n_together)

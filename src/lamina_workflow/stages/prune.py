@@ -8,7 +8,7 @@ from lamina.engine import budgets
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
-from lamina.selection.options import Beside, Loop, Replacements, Scored
+from lamina.selection.options import CalibrationSweep, FurtherCalibration, Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
 from lamina_workflow.stages.job import (
@@ -40,7 +40,7 @@ class PruneStep(Job):
     selector: Options[Selector]
     score: Literal["acc", "acc_norm"]
     replacements: Replacements | None = None
-    beside: dict[str, Beside] = {}
+    beside: dict[str, FurtherCalibration] = {}
     keys: dict[str, Any]
     manifest: Annotated[str, READ] = ""
     calibration: Annotated[str, READ] = ""
@@ -58,7 +58,9 @@ class PruneStep(Job):
         if step_pass(config, w.selector):
             weights = requests.further_calibrations(config, w.calibration, w.selector)
             for name, weight in sorted(weights.items()):
-                beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
+                beside[name] = FurtherCalibration(
+                    weight=weight, score=config.calibrations[name].score
+                )
         return cls(
             selector=selector,
             score=config.calibrations[w.calibration].score,
@@ -79,7 +81,7 @@ class PruneStep(Job):
         return tuple(modules)
 
     @property
-    def scored(self) -> dict[str, Scored]:
+    def scored(self) -> dict[str, CalibrationSweep]:
         """The sweeps that the step reads, by calibration, the variant's own first.
 
         None for a step without a sweep.
@@ -87,10 +89,12 @@ class PruneStep(Job):
         if not self.sweep:
             return {}
         sweeps = {_calibration_of_sweep(file): file for file in self.beside_sweeps}
-        scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
+        scored = {
+            self.keys["calibration"]: CalibrationSweep(self.calibration, self.sweep, self.score)
+        }
         for name, other in self.beside.items():
             samples = self.beside_samples[name]
-            scored[name] = Scored(samples, sweeps[name], other.score, other.weight)
+            scored[name] = CalibrationSweep(samples, sweeps[name], other.score, other.weight)
         return scored
 
 

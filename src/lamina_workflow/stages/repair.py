@@ -64,5 +64,5 @@ class FitPatch(OnModel):
         n_runs = sum(self.sizes)  # at most: every removed unit is a run of its own
         n_weights = 1 if self.weights else WEIGHTS
         map_bytes = (2 * n_weights + 1) * n_runs * hidden_size**2 * 4
-        fitting_bytes = max(0, budgets.fit_bytes(hidden_size, n_runs) - budgets.HOST)
+        fitting_bytes = max(0, budgets.fit_bytes(hidden_size, n_runs) - budgets.HOST_BYTES)
         return super().memory(model, attempt) + round(attempt * (fitting_bytes + map_bytes) / 1e6)

@@ -43,13 +43,13 @@ class ChannelSums:
     """Sums over one split of the samples, with X = h_start Q and Y = h_end Q; tensors are (C,)."""
 
     ratios: torch.Tensor
-    """Of mean_t |Y| / mean_t |X| over samples, each with the weight of its source."""
+    """Σ of mean_t |Y| / mean_t |X| over samples, each with the weight of its source."""
     xx: torch.Tensor
-    """Of X² over tokens, each with the weight of its source."""
+    """Σ of X² over tokens, each with the weight of its source."""
     xy: torch.Tensor
     yy: torch.Tensor
     samples: float = 0.0
-    """Of the weights of the samples."""
+    """Total weight of the samples."""
     tokens: int = 0
 
     def plus(self, other: Self) -> Self:

@@ -184,12 +184,11 @@ class _CosineTrainer:
             operator_pair = (nn.Parameter(zero_operators[0]), nn.Parameter(zero_operators[1]))
             self.operators[boundary] = operator_pair
             parameters += operator_pair
-        # Adam works entry by entry, so that one optimiser serves all operators. It passes over
-        # those that a batch has no token for.
+        # Adam works entry by entry, so that one optimiser serves all operators. It skips
+        # operators without a gradient, which no token of a batch reaches.
         self.optimiser = torch.optim.Adam(parameters, lr=options.learning_rate)
 
-        # Adam does not see by what all gradients are divided, as long as they stay far above its
-        # epsilon.
+        # Adam is invariant to the scale of the gradients, as long as they stay far above its epsilon.
         n_tokens = 0
         for source in sources:
             n_tokens += sum(len(sequence) for sequence in source.sequences)

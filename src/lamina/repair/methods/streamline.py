@@ -178,7 +178,7 @@ class _KeptStreams:
         token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
-        """As `taps.run`, with the kept streams.
+        """As `taps.run_sequences`, with the kept streams.
 
         A layer must be called as the model calls it in this batch. So a model that begins with the
         layer at the first boundary runs over the batch to show the arguments of that call.

@@ -1,1 +1,1 @@
-"""Strategies, one a file."""
+"""Strategies, one per file."""

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class Clusters(Selector):
-    """Groups layers that leave similar streams and removes those that turn the stream least.
+    """Groups layers that leave similar streams and removes those that change the direction of the stream least.
 
     Most layers are removed where they are most alike. Plans of growing size are nested.
     """
 
     CAPTURED = True
     CHOICE = (
-        "layers that leave similar streams were grouped, and those that turn the stream least were "
+        "layers that leave similar streams were grouped, and those that change the direction of the stream least were "
         "removed from each group"
     )
 

@@ -84,7 +84,7 @@ def foresee_rounds(space: SearchSpace, options: Pairwise) -> Iterator[Round]:
 
 
 def _list_candidates(units: Sequence[str]) -> list[Candidate]:
-    """The model whole, without each unit and without each pair of units."""
+    """The complete model, and the model without each unit and without each pair of units."""
     sets = [frozenset[str]()]
     sets += [frozenset({unit}) for unit in units]
     sets += [frozenset(pair) for pair in combinations(units, 2)]

@@ -158,5 +158,5 @@ def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
         competing = [candidate for of_size in entrants.values() for candidate in of_size]
         yield Round(competing, share - seen_share, is_judging=True)
         seen_share = share
-        # Those that resemble each other most, as the best ones do.
+        # The last ones are exchanges around one set, which overlap as real finalists do.
         entrants = {size: of_size[-n_survivors:] for size, of_size in entrants.items()}
