@@ -24,6 +24,7 @@ def files_of_block(w):
 
 def overlap_checks(w):
     """The checks against {task} of all calibrations that the variants of {block} were made from."""
+    # The base model has no calibration: it only waits for the task's documents.
     if w.calibration == "none":
         return f"results/tasks/{w.task}.parquet"
     names = {w.calibration}

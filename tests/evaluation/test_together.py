@@ -19,7 +19,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation import perplexity, together
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.evaluation.together import CalibrationSweep, Likelihood, Together
+from lamina.evaluation.together import Likelihood, Scored, Together
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair.protocol import Fitted
@@ -74,14 +74,14 @@ def materialise_all(
         yield name, materialise(model, parts.plan, parts.patches, parts.adapter)
 
 
-def random_rows() -> list[CalibrationSweep]:
+def random_rows() -> list[Scored]:
     """Choices after one context, contexts that differ before the same ending, and a text."""
     generator = random.Random(0)
 
     def random_tokens(length: int) -> tuple[int, ...]:
         return tuple(generator.choices(range(4, tiny.VOCABULARY), k=length))
 
-    rows: list[CalibrationSweep] = []
+    rows: list[Scored] = []
     for _ in range(4):
         context = random_tokens(generator.randint(1, 20))
         for _ in range(4):
@@ -95,7 +95,7 @@ def random_rows() -> list[CalibrationSweep]:
 
 
 @torch.no_grad()
-def plain_likelihood(model: PreTrainedModel, row: CalibrationSweep) -> Likelihood:
+def plain_likelihood(model: PreTrainedModel, row: Scored) -> Likelihood:
     """By one forward of one row."""
     context, continuation = row
     logits = model(torch.tensor([[*context, *continuation]])).logits[0]
@@ -158,7 +158,7 @@ def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:
     assert [count - n_probing for count in n_tokens] == expected
 
 
-def n_rows_by_line(rows: list[CalibrationSweep]) -> list[int]:
+def n_rows_by_line(rows: list[Scored]) -> list[int]:
     return [len(sample.rows) for sample in together.pack_shared_rows(rows)]
 
 

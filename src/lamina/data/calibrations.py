@@ -190,7 +190,7 @@ def write_calibration(
 
 
 def read_calibration(path: str | Path, runs: bool = False) -> CalibrationSamples:
-    """Read what `write` wrote, with or without the runs of samples.
+    """Read what `write_calibration` wrote, with or without the runs of samples.
 
     Raises LaminaError if it is damaged.
     """

@@ -133,7 +133,7 @@ def _pass_bytes(
 def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: int) -> float:
     """Bytes of the logits of a pass, and of what is computed from them.
 
-    n_positions: CalibrationSweep positions of each stream.
+    n_positions: Scored positions of each stream.
     n_carried: Streams of the pass.
     n_streams: Streams of all passes; a single one is not compared with another.
     """

@@ -83,12 +83,10 @@ class Together:
             candidates, key=lambda name: sorted(map(parse_unit, candidates[name].removed))
         )
         self.candidates = {name: candidates[name] for name in names}
-        self._measured: dict[tuple[CalibrationSweep, ...], dict[str, list[Likelihood]]] = {}
+        self._measured: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
         self._engine_refused = False
 
-    def likelihoods(
-        self, name: str, rows: Sequence[CalibrationSweep], stage: str
-    ) -> list[Likelihood] | None:
+    def likelihoods(self, name: str, rows: Sequence[Scored], stage: str) -> list[Likelihood] | None:
         """The likelihood of each row on the variant called `name`.
 
         None for a variant that is measured alone: it has other weights, or the engine cannot run
@@ -113,7 +111,7 @@ class Together:
         assert_finite(nats, name, stage)
         return likelihoods
 
-    def _measure(self, rows: Sequence[CalibrationSweep]) -> dict[str, list[Likelihood]]:
+    def _measure(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """The likelihoods of the rows on every candidate, by name."""
         samples = pack_shared_rows(rows, stated_context(self.model.config.to_dict()))
         budget = memory.choose_token_budget("auto", self.model, samples, len(self.candidates))
@@ -134,7 +132,7 @@ class Together:
         return likelihoods
 
 
-def pack_shared_rows(rows: Sequence[CalibrationSweep], limit: int | None = None) -> list[Sample]:
+def pack_shared_rows(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
     """Rows in order, as samples whose rows share their contexts.
 
     Rows that follow each other are one sample if they share enough of their contexts. Two contexts
@@ -142,7 +140,7 @@ def pack_shared_rows(rows: Sequence[CalibrationSweep], limit: int | None = None)
 
     limit: Tokens that the model reads at once.
     """
-    groups: list[list[CalibrationSweep]] = []
+    groups: list[list[Scored]] = []
     line_length = 0  # of the last group, with what its rows share once
     for row in rows:
         context_ids, continuation = row
@@ -161,14 +159,14 @@ def pack_shared_rows(rows: Sequence[CalibrationSweep], limit: int | None = None)
     return [_make_sample(index, group, limit) for index, group in enumerate(groups)]
 
 
-def _make_sample(index: int, group: Sequence[CalibrationSweep], limit: int | None) -> Sample:
+def _make_sample(index: int, group: Sequence[Scored], limit: int | None) -> Sample:
     rows = [
         Row(context_ids, continuation, len(continuation)) for context_ids, continuation in group
     ]
     return Sample(index, "choices", 0, tuple(rows), "", limit=limit)
 
 
-def _count_shared(first: CalibrationSweep, second: CalibrationSweep) -> int:
+def _count_shared(first: Scored, second: Scored) -> int:
     """The number of tokens that two rows can share."""
     first_context, first_continuation = first
     second_context, second_continuation = second

@@ -14,7 +14,7 @@ COMPONENTS = ("layer", "attention", "mlp")
 def parse_unit(unit: str) -> tuple[int, str]:
     """Layer index and component of a unit; the component of `"7.@math"` is `"@math"`.
 
-    >>> parse("7"), parse("7.mlp")
+    >>> parse_unit("7"), parse_unit("7.mlp")
     ((7, 'layer'), (7, 'mlp'))
 
     Raises LaminaError if the text is not a unit.

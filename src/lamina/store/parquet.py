@@ -1,6 +1,6 @@
 """Files in and out: Parquet, JSON and safetensors, written whole or not at all.
 
-No other module writes or reads the Parquet files of lamina. What one row of a table is, and its
+No other module writes the Parquet files of lamina. What one row of a table is, and its
 columns, are the contract between the stages that measure and all readers (SQL views, figures, the
 report); `lamina.tables` holds them.
 """
@@ -56,7 +56,7 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.
 def write_table(
     path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None = None
 ) -> None:
-    """Write one Parquet file, as `replacing` does.
+    """Write one Parquet file, as `replace_file` does.
 
     `provenance` (code digest, params hash, seed, the job …) goes into the file's metadata, which
     changes only if content may.
@@ -76,7 +76,7 @@ def _footer_digest(columns: pa.Schema, file_metadata: Mapping[str, str]) -> str:
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The metadata that `write` put into a file; the names have no prefix `lamina.`.
+    """The metadata that `write_table` put into a file; the names have no prefix `lamina.`.
 
     Raises LaminaError if the file is damaged.
     """
@@ -97,7 +97,7 @@ def kept_provenance(path: str | Path) -> dict[str, str]:
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one Parquet file written by `write`; its file metadata is under the schema's metadata.
+    """Read one Parquet file written by `write_table`; its file metadata is under the schema's metadata.
 
     Raises LaminaError if the file is damaged.
     """
@@ -211,7 +211,7 @@ def _conform(table: str, path: str | Path, table_schema: pa.Schema) -> pa.Table:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a small text file (CSV, HTML, SVG), as `replacing` does."""
+    """Write a small text file (CSV, HTML, SVG), as `replace_file` does."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

@@ -4,7 +4,7 @@ from lamina.tables.columns import SWEPT_KEYS, Column, Table
 
 SWEEPS = Table(
     grain=(
-        "One row per sample and unit: what the model does on a calibration sample when one more "
+        "One row per pass, sample and unit: what the model does on a calibration sample when one more "
         "unit is skipped. Unit none is the model before that removal. Of a selector with a repair "
         "in the loop, all runs of skipped layers are repaired, by patches that were fitted "
         "without the sample. A pass that does not measure a column leaves it null; a number that "

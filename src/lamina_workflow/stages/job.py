@@ -1,12 +1,12 @@
 """A job of a rule: its options, the fingerprint of its code, and what it needs of the machine.
 
-A rule names the files in sight. The class of its job has the rest: `of` reads the options of one
+The rule shows the files. The class of its job holds everything else: `of` reads the options of one
 job from the configuration, and the fields are all that the job depends on in addition to the
 content of its files. In the script, `read` puts the rule's files into the fields of the same names.
 
 The classes are pydantic models, as the entries of the configuration are: frozen, without unknown
 keys, and read back from JSON with their types. An option that has its default is left out of the
-params of a rule, so that a new option reruns nothing. Such a default says that something is not
+params of a rule, so that a new option reruns nothing. So a default must mean that something is not
 asked for (None, empty, False).
 """
 

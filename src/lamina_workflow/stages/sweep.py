@@ -73,7 +73,7 @@ class SweepUnits(OnModel):
 class GatherSweep(Job):
     """The blocks of a sweep, in their order.
 
-    Blocks are temporary, so the whole sweep follows what made them.
+    Blocks are temporary, so a gathered sweep becomes stale when the job that made its blocks would.
     """
 
     blocks: Annotated[list[str], READ] = []
