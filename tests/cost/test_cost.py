@@ -15,7 +15,7 @@ from lamina.engine import packing, sources, sweep
 from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
-from lamina.models.manifest import count_layer_parameters
+from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.healings import Healing
@@ -164,8 +164,13 @@ def test_more_samples_cost_in_proportion() -> None:
 
 N_SAMPLES = 10
 N_CHANNELS = 64
-MANIFEST = {"n_layers": 8, "layer_parameters": 5, "hidden_size": N_CHANNELS}
-SHAPE = Shape(8, N_CHANNELS, 172, N_CHANNELS, 512, 4)
+MANIFEST = {
+    "n_layers": 8,
+    "layer_parameters": 5,
+    "hidden_size": N_CHANNELS,
+    "parameters": 90,
+}
+SHAPE = Shape(8, N_CHANNELS, 172, 512, 4)
 
 
 @pytest.fixture
@@ -239,7 +244,8 @@ def test_a_healing_without_an_estimate_of_its_own_counts_as_training_of_all_weig
     expected_disk = 0
     for variant in requests.list_variants(changed):
         if variant.healing != "none":
-            expected_disk += SHAPE.parameters(8 - variant.removed) * SHAPE.size
+            n_parameters = 90 - 5 * variant.removed
+            expected_disk += n_parameters * SHAPE.size
     assert estimate.sum_by_stage(estimate_works(changed))["heal"].disk == expected_disk
 
 
@@ -312,12 +318,13 @@ def test_a_token_computes_with_the_experts_that_it_chooses(
     """
     model = configurations.model(family)
     expert_parameters = 3 * model.config.hidden_size * model.config.intermediate_size
-    idle_parameters = expert_parameters * (n_experts - n_chosen) * len(layers_of(model))
+    idle_parameters = expert_parameters * (n_experts - n_chosen)
     all_parameters = sum(weight.numel() for weight in layers_of(model).parameters())
-    assert count_layer_parameters(model) == all_parameters - idle_parameters
+    mean_parameters = all_parameters // len(layers_of(model))
+    assert count_sizes(model, 4).layer_parameters == mean_parameters - idle_parameters
 
 
 def test_a_token_computes_with_all_of_a_dense_layer() -> None:
     model = tiny.model()
     all_parameters = sum(weight.numel() for weight in layers_of(model).parameters())
-    assert count_layer_parameters(model) == all_parameters
+    assert count_sizes(model, 4).layer_parameters == all_parameters // 5

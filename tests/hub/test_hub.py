@@ -132,7 +132,7 @@ class Project:
         )
 
     def task_job(self, name: str) -> PrepareTask:
-        return PrepareTask(name=name, task=Task(), output=str(self.folder / f"{name}.parquet"))
+        return PrepareTask(name=name, task=TaskEntry(), output=str(self.folder / f"{name}.parquet"))
 
     def run(self, jobs: Mapping[str, Job], **variables: str) -> dict[str, str]:
         """The message of each job that failed, "" for the others.

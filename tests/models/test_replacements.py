@@ -318,7 +318,9 @@ class AdditiveLosses:
 
     LOSSES = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0, "2.@a": -0.5, "3.@a": -0.25}
 
-    def losses(self, candidates: Iterable[Candidate], sample_indices: Iterable[int]) -> np.ndarray:
+    def measure_losses(
+        self, candidates: Iterable[Candidate], sample_indices: Iterable[int]
+    ) -> np.ndarray:
         n_samples = len(list(sample_indices))
         rows: list[list[float]] = []
         for candidate in candidates:

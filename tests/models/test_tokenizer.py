@@ -14,7 +14,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation.perplexity import open_benchmark
 from lamina.evaluation.together import Together
 from lamina.models.load import load_folder, load_tokenizer
-from lamina.options.benchmarks import Perplexity
+from lamina.options.benchmarks import TextEntry
 from lamina_workflow.checks.load import load_configuration
 from tests.given import gguf_files, tiny
 from tests.given.configurations import minimal_config, set_key, write_model_and_data
@@ -162,7 +162,7 @@ def test_a_benchmark_with_a_token_beyond_the_embedding_is_refused(folder: Path) 
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens(["[PAD]"])
     model = load_folder(folder, "auto", False)
-    options = Perplexity(text="x", window=8)
+    options = TextEntry(text="x", window=8)
     score = open_benchmark("held", ["w1 w2 w3", "w1 [PAD] w2"], tokenizer, options)
     message = rf"benchmarks.perplexity.held: document 1 {UNKNOWN_TOKEN}"
     with pytest.raises(LaminaError, match=message):

@@ -15,6 +15,7 @@ from lamina.data import calibrations
 from lamina.engine import sweep
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
+from lamina.paths import VariantFiles
 from lamina.store import parquet, unfinished
 from lamina.store.unfinished import Progress
 from lamina.variant import Variant
@@ -68,18 +69,18 @@ def test_a_killed_sweep_runs_only_the_batches_that_are_left(
 ) -> None:
     model = tiny.model()
     samples = make_samples(30)
-    expected_rows = sweep.sweep_units(model, samples, UNITS, tokens=100).rows(UNITS)
+    expected_rows = sweep.sweep_units(model, samples, UNITS, token_budget=100).rows(UNITS)
     passes = count_passes(model)
-    sweep.sweep_units(model, samples, UNITS, tokens=100)
+    sweep.sweep_units(model, samples, UNITS, token_budget=100)
     n_passes = len(passes)
 
     progress = Progress(tmp_path / "unfinished", "key")
     with monkeypatch.context() as patched:
         patched.setattr(Progress, "save", kill_at(n_batches, Progress.save))
         with pytest.raises(Killed):
-            sweep.sweep_units(model, samples, UNITS, tokens=100, progress=progress)
+            sweep.sweep_units(model, samples, UNITS, token_budget=100, progress=progress)
     passes.clear()
-    resumed = sweep.sweep_units(model, samples, UNITS, tokens=100, progress=progress)
+    resumed = sweep.sweep_units(model, samples, UNITS, token_budget=100, progress=progress)
 
     assert resumed.rows(UNITS) == expected_rows
     assert len(passes) == n_passes - n_batches
@@ -89,11 +90,11 @@ def test_progress_of_another_job_is_no_beginning_of_this_one(tmp_path: Path) -> 
     model = tiny.model()
     samples = make_samples(30)
     progress = Progress(tmp_path / "unfinished", "key")
-    finished = sweep.sweep_units(model, samples, UNITS, tokens=100, progress=progress)
+    finished = sweep.sweep_units(model, samples, UNITS, token_budget=100, progress=progress)
     passes = count_passes(model)
 
     other_progress = Progress(progress.file, "other")
-    repeated = sweep.sweep_units(model, samples, UNITS, tokens=100, progress=other_progress)
+    repeated = sweep.sweep_units(model, samples, UNITS, token_budget=100, progress=other_progress)
 
     assert repeated.rows(UNITS) == finished.rows(UNITS)
     assert len(passes) > 1
@@ -110,15 +111,15 @@ def test_a_sweep_broken_off_within_a_batch_counts_nothing_twice(
     """
     model = tiny.model("bloom")
     samples = make_samples(12)
-    expected_rows = sweep.sweep_units(model, samples, UNITS, tokens=30).rows(UNITS)
+    expected_rows = sweep.sweep_units(model, samples, UNITS, token_budget=30).rows(UNITS)
 
     progress = Progress(tmp_path / "unfinished", "key")
     kill = kill_at(n_passes, lambda *_: None)
     handle = layers_of(model)[0].register_forward_hook(kill)
     with pytest.raises(Killed):
-        sweep.sweep_units(model, samples, UNITS, tokens=30, progress=progress)
+        sweep.sweep_units(model, samples, UNITS, token_budget=30, progress=progress)
     handle.remove()
-    resumed = sweep.sweep_units(model, samples, UNITS, tokens=30, progress=progress)
+    resumed = sweep.sweep_units(model, samples, UNITS, token_budget=30, progress=progress)
 
     assert resumed.rows(UNITS) == expected_rows
 
@@ -223,6 +224,7 @@ def test_a_killed_benchmark_job_leaves_the_same_tables(tmp_path: Path) -> None:
 
 def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path) -> None:
     variants = [Variant.base("m"), Variant.base("other")]
+    files_by_variant = dict.fromkeys(variants, VariantFiles(None, None, None))
     scored_names: list[str] = []
 
     def score(model: Any, name: str, together: Any) -> Any:
@@ -235,7 +237,7 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path) -> None:
 
     def measure() -> Any:
         progress = measuring.Unfinished(tmp_path / "b.unfinished", "key")
-        results = measuring.measure_variants(tiny.model(), variants, score, progress)
+        results = measuring.measure_variants(tiny.model(), files_by_variant, score, progress)
         progress.remove()
         return results
 

@@ -1,4 +1,4 @@
-"""The rehearsed work of a search, against what the layers of a model really run."""
+"""The foreseen work of a search, against what the layers of a model really run."""
 
 from typing import Any
 
@@ -17,8 +17,8 @@ from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run_search
-from lamina_workflow.cost import estimate, rehearsal
-from lamina_workflow.cost.rehearsal import SearchedModel
+from lamina_workflow.cost import estimate, searches
+from lamina_workflow.cost.searches import SearchedModel
 from tests.given import tiny
 
 
@@ -29,7 +29,7 @@ from tests.given import tiny
         ({"offspring": 32, "generations": 6, "units": "mlp", "protect": [0]}, [0]),
     ],
 )
-def test_an_evolutionary_search_costs_about_what_its_rehearsal_does(
+def test_an_evolutionary_search_costs_about_what_its_rounds_do(
     options: dict[str, Any], protected_layers: list[int]
 ) -> None:
     """On all samples and on some."""
@@ -45,14 +45,16 @@ def test_an_evolutionary_search_costs_about_what_its_rehearsal_does(
     held_back = np.arange(n_held_back)
     searched = np.arange(n_held_back, 40)
 
-    with sweep.open_session(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+    with sweep.open_session(
+        tiny.model(depth=8), samples, token_budget=100_000, outputs=False
+    ) as session:
         evaluator = Evaluator(session, loss_of("perplexity", "acc"))
         trials = Trials(evaluator, 40, count_layer_tokens=lambda: session.layer_tokens)
         run_search(trials, removable_units, [2, 4], selector, searched, held_back, np.full(40, 12))
 
     tokens = estimate.count_tokens(samples)
     model = SearchedModel(8, 32, 100_000)
-    predicted = rehearsal.search_work("own", {"own": tokens}, model, [2, 4], selector, {})
+    predicted = searches.search_work("own", {"own": tokens}, model, [2, 4], selector, {})
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
     assert predicted.naive_layer_tokens > predicted.layer_tokens
     assert predicted.patch_flops == 0
@@ -79,7 +81,7 @@ def random_calibration(count: int, length: int, seed: int = 0) -> CalibrationSam
         {"members": ["perplexity", "block"], "units": "both", "repairs": ["ghost"]},
     ],
 )
-def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]) -> None:
+def test_a_portfolio_costs_about_what_its_rounds_do(changes: dict[str, Any]) -> None:
     """With text that judges, other judges, and fits of repairs."""
     model = tiny.model(depth=8)
     task = random_calibration(40, 12)
@@ -110,6 +112,6 @@ def test_a_portfolio_costs_about_what_its_rehearsal_does(changes: dict[str, Any]
     }
     searched_model = SearchedModel(8, 32, 4000, 0.4)
     repairs = dict.fromkeys(selector.repairs, ghost)
-    predicted = rehearsal.search_work("own", tokens, searched_model, [2, 3], selector, repairs)
+    predicted = searches.search_work("own", tokens, searched_model, [2, 3], selector, repairs)
     assert 1 / 1.4 < measured / predicted.layer_tokens < 1.4
     assert (predicted.patch_flops > 0) == bool(selector.repairs)
