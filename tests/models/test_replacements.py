@@ -16,14 +16,13 @@ from transformers import PreTrainedModel
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models import replacements
 from lamina.models.digests import describe_files
 from lamina.models.materialise import materialise
+from lamina.models.replacements import check_siblings, replacement_layers
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
-from lamina.selection.strategies import evolutionary
-from lamina.selection.strategies import replacements as replacement_steps
+from lamina.selection.strategies import evolutionary, replacements
 from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
 from lamina_workflow.checks.load import load_configuration
@@ -60,7 +59,7 @@ def measure_sets(
     samples = trials.samples()
     candidates = {index: Candidate(frozenset(units)) for index, units in enumerate(unit_sets)}
     all_units = sorted(set().union(*unit_sets))
-    layers = replacements.replacement_layers(base, all_units, records)
+    layers = replacement_layers(base, all_units, records)
     with sweep.open_session(base, samples, 2000, False, layers) as session:
         session.measure(range(len(samples)), candidates)
     scores = session.scores
@@ -139,7 +138,7 @@ def test_a_merged_layer_lies_between_those_of_base_and_donor(tmp_path: Path) -> 
     records = save_donors(tmp_path, math=donor, same=tiny.model())
     records["merged"] = {"of": ["math", "same"], "weight": 0.25}
 
-    (merged_layer,) = replacements.replacement_layers(base, ["2.@merged"], records).values()
+    (merged_layer,) = replacement_layers(base, ["2.@merged"], records).values()
     built = build_variant(base, ["2.@merged"], records)
 
     base_weights = dict(layers_of(base)[2].named_parameters())
@@ -166,20 +165,20 @@ def test_a_donor_of_another_shape_or_with_other_positions_is_refused(
     records = save_donors(tmp_path, base=base, other=tiny.model(**changes))
     manifest = records["base"] | {"source": "base"}
     with pytest.raises(LaminaError, match=f"donors.other: .*{message}"):
-        replacements.check_siblings(base, manifest, {"other": records["other"]})
+        check_siblings(base, manifest, {"other": records["other"]})
 
 
 def test_a_donor_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     base = tiny.model()
     records = save_donors(tmp_path, base=base, math=tiny.model(seed=1))
     manifest = records["base"] | {"source": "base"}
-    replacements.check_siblings(base, manifest, {"math": records["math"]})
+    check_siblings(base, manifest, {"math": records["math"]})
 
     tokenizer = tiny.tokenizer()
     tokenizer.add_tokens(["w60"])
     tokenizer.save_pretrained(tmp_path / "math")
     with pytest.raises(LaminaError, match="donors.math: .*tokenizer"):
-        replacements.check_siblings(base, manifest, {"math": records["math"]})
+        check_siblings(base, manifest, {"math": records["math"]})
 
 
 EMPTY_PLAN = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
@@ -202,7 +201,7 @@ def request_step(n_removed: int, *protected_layers: int) -> PlanRequest:
 def first_plan() -> Plan:
     """The first step, in which layer 3 is protected."""
     evidence = StepEvidence(FIRST_RANKED, 0.8, {"1": 0.7, "2.@b": 0.9})
-    return replacement_steps.choose(request_step(1, 3), evidence, EMPTY_PLAN)
+    return replacements.choose(request_step(1, 3), evidence, EMPTY_PLAN)
 
 
 def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_that_gains(
@@ -216,20 +215,20 @@ def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_
 
 def test_a_step_measures_every_replacement_but_the_one_it_has(first_plan: Plan) -> None:
     removable = ["0", "2", "3"]
-    units = replacement_steps.units(removable, first_plan.units, ["a", "b"])
+    units = replacements.units(removable, first_plan.units, ["a", "b"])
     assert units == [*removable, "0.@a", "0.@b", "2.@a", "3.@a", "3.@b"]
 
 
 def test_a_replaced_layer_that_is_removed_loses_its_replacement(first_plan: Plan) -> None:
     ranked = [ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0.@a", 0.0)]
-    plan = replacement_steps.choose(request_step(2), StepEvidence(ranked), first_plan)
+    plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
     assert plan.units == ["1", "2"]
     assert plan.removed == 2
 
 
 def test_another_donor_takes_the_place_of_the_first_one(first_plan: Plan) -> None:
     ranked = [ScoredUnit("2.@a", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]
-    plan = replacement_steps.choose(request_step(2), StepEvidence(ranked), first_plan)
+    plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
     assert plan.units == ["1", "0", "2.@a"]
 
 
@@ -237,7 +236,7 @@ def test_a_plan_keeps_the_records_of_its_donors_and_of_what_they_are_merged_from
     first_plan: Plan,
 ) -> None:
     records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}
-    assert set(replacement_steps.with_records(first_plan, records).replacements) == {"a", "b"}
+    assert set(replacements.with_records(first_plan, records).replacements) == {"a", "b"}
 
 
 def test_a_patch_repairs_what_is_removed_and_not_what_is_replaced() -> None:
