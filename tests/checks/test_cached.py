@@ -87,7 +87,9 @@ def test_a_model_whose_weights_are_not_in_the_cache_is_refused(
     (snapshot / "model.safetensors").unlink()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf/hub"))
 
-    with pytest.raises(LaminaError, match=r"models\.hub\.source: 'lab/words' has no model.safetensors"):
+    with pytest.raises(
+        LaminaError, match=r"models\.hub\.source: 'lab/words' has no model.safetensors"
+    ):
         check_cached(configuration, tmp_path)
 
 

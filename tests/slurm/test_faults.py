@@ -170,6 +170,7 @@ def assert_one_writer_at_a_time(clone: Clone) -> None:
             assert previous.end <= following.start
 
 
+@pytest.mark.slow
 def test_after_a_killed_driver_resume_cancels_its_jobs_and_runs_them_again(
     clone: Clone, held_driver: subprocess.Popen[str], undisturbed_results: Path
 ) -> None:
