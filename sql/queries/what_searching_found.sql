@@ -12,7 +12,7 @@
 --                               have different samples
 -- repair                   the repair with which the set was chosen, if any
 -- evaluations              sets times samples that the search evaluated
--- Empty where no selector searches over sets (strategies portfolio, pairwise, evolutionary).
+-- Empty where no selector searches over sets .
 SELECT model, calibration, selector, removed, array_to_string(units, ' ') AS units, search_loss, search_loss_base, n_search, loss,
     loss_stderr AS stderr, loss_base, n_held_back AS n_samples, evaluations, layer_tokens, repair
 FROM search_results

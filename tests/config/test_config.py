@@ -37,6 +37,13 @@ def test_a_loaded_configuration_is_plain_json(root: Path) -> None:
     assert json.loads(json.dumps(plain)) == plain
 
 
+def test_a_short_healing_without_a_warmup_of_its_own_survives_reloading(root: Path) -> None:
+    raw = set_key(minimal_config(), "healings.lora", {"method": "lora", "max_steps": 4})
+    loaded = load_configuration(raw, root)
+
+    assert load_configuration(loaded.plain(), root) == loaded
+
+
 def test_a_loaded_configuration_has_every_default(root: Path) -> None:
     plain = load_configuration(minimal_config(), root).plain()
 

@@ -152,12 +152,6 @@ MISSING_OR_CONTRADICTORY = [
     Refused(
         "benchmarks.perplexity.mine", {"text": "microworld_corpus", "window": 64}, ["Rename one"]
     ),
-    Refused(
-        "healings.lora",
-        {"method": "lora", "max_steps": 50, "warmup_steps": 100},
-        ["100 is not less than max_steps, 50", "at most 5"],
-        below=".warmup_steps",
-    ),
 ]
 MISSING_FILES = [
     Refused("models.small.source", "missing", ["there is no folder 'missing'", "Write the path"]),

@@ -3,12 +3,11 @@
 The options of one method stand in its module under `lamina.healing`.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from lamina.options.entry import Choice, Filled, Weights, option, seed_option
-from lamina.options.explain import invalid
 from lamina.options.repairs import OWN
 
 
@@ -68,18 +67,6 @@ class Healing(Choice):
         1.0,
         gt=0,
     )
-
-    @model_validator(mode="after")
-    def _check_warmup(self) -> Self:
-        if not self.max_steps or "warmup_steps" not in self.model_fields_set:
-            return self
-        if self.warmup_steps >= self.max_steps:
-            raise invalid(
-                f"{self.warmup_steps} is not less than max_steps, {self.max_steps}, so the "
-                f"learning rate would never fall. Write at most {self.max_steps // 10}, a tenth.",
-                "warmup_steps",
-            )
-        return self
 
     @property
     def trains_patches(self) -> bool:
