@@ -198,26 +198,50 @@ def layer_costs(sweep: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def print_agreements(calibration: str, costs: Mapping[str, pd.DataFrame]) -> None:
-    """Spearman's correlation of each metric with accuracy over layers, on the same documents."""
-    n_documents = len(costs["accuracy"])
-    n_layers = costs["accuracy"].shape[1]
-    middle = slice(2, n_layers - 2)
+    """Spearman's correlation of each metric with accuracy over layers, on the same documents.
+
+    The last row is accuracy on one half of the documents with accuracy on the other half: what the
+    noise of accuracy leaves to agree with.
+    """
+    n_documents, n_layers = costs["accuracy"].shape
+    spans = {"all layers": slice(None), "without the first and last two": slice(2, n_layers - 2)}
     print(f"\n{calibration}, {n_layers} single layers, n = {n_documents}\n")
-    print("| metric with accuracy | all layers (95 %) | without the first and last two (95 %) |")
+    print(f"| with accuracy | {' | '.join(spans)} |")
     print("|---" * 3 + "|")
     for metric in ("cosine", "perplexity", "output_kl"):
-        cells: list[str] = []
-        for layers in (slice(None), middle):
-
-            def correlation(drawn: np.ndarray, metric: str = metric, span: slice = layers) -> float:
-                accuracy_loss = costs["accuracy"].to_numpy()[drawn, span].mean(axis=0)
-                other = costs[metric].to_numpy()[drawn, span].mean(axis=0)
-                return float(spearmanr(accuracy_loss, other).statistic)
-
-            low, high = draw_interval(correlation, n_documents, np.random.default_rng(0))
-            value = correlation(np.arange(n_documents))
-            cells.append(f"{value:.2f} ({low:.2f} to {high:.2f})")
+        cells = [format_agreement(costs, metric, layers) for layers in spans.values()]
         print(f"| {metric} | {' | '.join(cells)} |")
+    generator = np.random.default_rng(0)
+    halves: list[str] = []
+    for layers in spans.values():
+        accuracy_costs = costs["accuracy"].to_numpy()[:, layers]
+        halves.append(f"{correlate_halves(accuracy_costs, generator):.2f}")
+    print(f"| accuracy, half and half | {' | '.join(halves)} |")
+
+
+def format_agreement(costs: Mapping[str, pd.DataFrame], metric: str, layers: slice) -> str:
+    """Spearman's correlation of a metric with accuracy, and its interval over documents."""
+    accuracy_costs = costs["accuracy"].to_numpy()[:, layers]
+    metric_costs = costs[metric].to_numpy()[:, layers]
+
+    def correlate(drawn: np.ndarray) -> float:
+        means = accuracy_costs[drawn].mean(axis=0), metric_costs[drawn].mean(axis=0)
+        return float(spearmanr(*means).statistic)
+
+    n_documents = len(accuracy_costs)
+    low, high = draw_interval(correlate, n_documents, np.random.default_rng(0))
+    return f"{correlate(np.arange(n_documents)):.2f} ({low:.2f} to {high:.2f})"
+
+
+def correlate_halves(document_costs: np.ndarray, generator: np.random.Generator) -> float:
+    """Spearman's correlation of the means of two halves of the documents, mean of draws."""
+    correlations: list[float] = []
+    for _ in range(N_DRAWS):
+        order = generator.permutation(len(document_costs))
+        halves = np.array_split(document_costs[order], 2)
+        means = [half.mean(axis=0) for half in halves]
+        correlations.append(float(spearmanr(*means).statistic))
+    return float(np.mean(correlations))
 
 
 def write_layers(costs: Mapping[str, Mapping[str, pd.DataFrame]], output: Path) -> None:
@@ -260,7 +284,7 @@ def main(results: Path, output: Path) -> None:
 
     costs: dict[str, dict[str, pd.DataFrame]] = {}
     for folder in sorted(results.glob("sweeps/*/*/base")):
-        sweep = read_parquet_files(folder, "removal/layer/removed=0/block=*.parquet")
+        sweep = read_parquet_files(folder, "removal/layer/removed=0.parquet")
         if len(sweep):
             costs[folder.parent.name] = layer_costs(sweep)
     for calibration, by_metric in costs.items():
