@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python reports/scripts/members_regret.py results reports/qwen
 
-It reads the test documents of every variant without a repair, also of a study that has not ended, and writes to the
-second folder `variants.csv` (each way to choose, with its layers and numbers) and `layers.csv` (what the removal of each
-single layer costs on the calibration). It prints the tables of the note.
+It reads the test documents of every variant without a repair, also of a study that has not ended. It writes to the
+second folder `variants.csv` (each way to choose, with its layers and numbers), `layers.csv` (what the removal of each
+single layer costs on the calibration) and `blocks.csv` (how far each run of layers turns the stream), and prints the
+tables of the note.
 """
 
 import csv
@@ -23,6 +24,7 @@ MEMBERS = ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"]
 WAYS = [PORTFOLIO, *MEMBERS]
 N_DRAWS = 2000  # of documents, for an interval
 INTERVAL = [2.5, 97.5]
+SPANS = (2, 5, 7, 12)  # layers of the runs that are printed
 VARIANT = ["calibration", "selector", "removed"]
 
 Measurements = Mapping[tuple[str, int], np.ndarray]
@@ -258,6 +260,26 @@ def write_layers(costs: Mapping[str, Mapping[str, pd.DataFrame]], output: Path) 
                     writer.writerow([calibration, layer, metric, *numbers])
 
 
+def write_blocks(blocks: pd.DataFrame, output: Path) -> None:
+    """Write how far each run of layers turns the stream; print the runs that turn it least."""
+    columns = ["calibration", "layer", "span", "cosine", "angular_last", "angular_last_stderr"]
+    blocks[columns].round(5).to_csv(output, index=False)
+    print(
+        "\n| calibration | layers in a run | the run that turns least (angle) | the deepest run |"
+    )
+    print("|---" * 4 + "|")
+    for (calibration, span), runs in blocks.groupby(["calibration", "span"]):
+        if span not in SPANS:
+            continue
+        least = runs.loc[runs["angular_last"].idxmin()]
+        deepest = runs.loc[runs["layer"].idxmax()]
+        cells = [
+            f"{run['layer']} to {run['layer'] + span - 1} ({run['angular_last']:.3f})"
+            for run in (least, deepest)
+        ]
+        print(f"| {calibration} | {span} | {' | '.join(cells)} |")
+
+
 def main(results: Path, output: Path) -> None:
     """Write the CSV files and print the tables."""
     output.mkdir(parents=True, exist_ok=True)
@@ -291,6 +313,9 @@ def main(results: Path, output: Path) -> None:
         print_agreements(calibration, by_metric)
     if costs:
         write_layers(costs, output / "layers.csv")
+    blocks = read_parquet_files(results, "activations/*/*.parquet")
+    if len(blocks):
+        write_blocks(blocks[blocks["span"] > 0], output / "blocks.csv")
 
 
 if __name__ == "__main__":
