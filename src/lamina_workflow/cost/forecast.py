@@ -27,7 +27,8 @@ STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
 # well below the peak.
 GPU_RATE = 100.0
 TERA = 1e12
-N_MEASURED_SAMPLES = 100  # of a calibration, for the rate of this machine
+N_MEASURED_SAMPLES = 100  # at most, of a calibration, for the rate of this machine
+MEASURED_SECONDS = 20.0  # after which no more samples are taken
 MAX_MEASURED_PARAMETERS = 2e9  # a larger model is not loaded only to see how fast it is
 N_JOBS_ON_CPU = 2  # at a time, where there is no GPU
 
@@ -189,19 +190,28 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
 
 
 def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
-    """FLOP/s of a sweep over samples."""
-    from lamina.engine import sweep
+    """FLOP/s of a sweep over as many samples as take MEASURED_SECONDS."""
+    from lamina.engine import candidates, forking, sweep
     from lamina.models.units import all_units
     from lamina_workflow.cost import work
     from lamina_workflow.cost.estimate import count_tokens
 
     units = all_units(manifest["n_layers"], "layer")
-    sweep.sweep_units(model, samples[:1], units)  # starts threads and kernels
-    start_time = time.perf_counter()
-    sweep.sweep_units(model, samples, units)
-    seconds = time.perf_counter() - start_time
+    n_measured = 0
+    with sweep.open_session(model, samples) as session:
+        removals, observations = candidates.plan_sweep(
+            candidates.Candidate(), units, forking.find_parallel_layers(session.layers)
+        )
+        session.measure([0], removals, observations)  # starts threads and kernels
+        start_time = time.perf_counter()
+        seconds = 0.0
+        while n_measured < len(samples) and seconds < MEASURED_SECONDS:
+            n_next = min(len(samples), 2 * n_measured + 4)
+            session.measure(range(n_measured, n_next), removals, observations)
+            n_measured = n_next
+            seconds = time.perf_counter() - start_time
 
-    tokens = count_tokens(samples)
+    tokens = count_tokens(samples[:n_measured])
     layer_tokens = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer").engine
     return work.layer_flops(manifest, tokens) * layer_tokens / seconds
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from lamina.options.metrics import CARRIED, METRICS, MODULES, passes_of
+from lamina.options.metrics import CARRIED, METRICS, passes_of
 from lamina.options.selectors import Selector
 from lamina.paths import any_of
 from lamina_workflow.config.configuration import Configuration
@@ -210,13 +210,13 @@ def _sweep_selector(selector: str, plan_calibration: str, calibration: str) -> S
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
-    """The number of jobs of a sweep. Passes over weights are not worth sharing.
+    """The number of jobs of a sweep. Only removals are shared: another pass would run in each job.
 
     `auto` depends on the model's depth alone, so that neither the machine nor other studies make a
     sweep stale.
     """
     pass_, _ = SweepSelector.parse(selector).settings(config)
-    if pass_ in MODULES:
+    if pass_ != "removal":
         return 1
     if config.sweep.blocks != "auto":
         return config.sweep.blocks

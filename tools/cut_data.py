@@ -1,9 +1,10 @@
-"""Questions and texts of one's own cut for the study of SmolLM2: parts to calibrate, to choose by and to test.
+"""Questions and texts cut for the studies of SmolLM2 and Qwen: parts to calibrate, to choose by and to test.
 
-    PYTHONPATH=src python tools/smollm2_data.py FOLDER OUTPUT
+    PYTHONPATH=src python tools/cut_data.py FOLDER OUTPUT
 
 FOLDER holds arc_easy.jsonl and piqa.jsonl (`query`, `choices` and `gold` in each line) and wikitext-2 with
-wiki.valid.tokens and wiki.test.tokens. Equal questions and near duplicates stay in one part.
+wiki.valid.tokens and wiki.test.tokens; openbook_qa.jsonl and boolq.jsonl are cut where they are there. Equal questions
+and near duplicates stay in one part.
 """
 
 import argparse
@@ -21,8 +22,9 @@ from lamina.errors import LaminaError, report_errors
 from lamina.store import parquet
 
 TASKS = ("arc_easy", "piqa")
+OPTIONAL_TASKS = ("openbook_qa", "boolq")
 TEXTS = {"calibration": "wiki.valid.tokens", "test": "wiki.test.tokens"}
-# Questions in the parts before the test, which has the rest.
+# Questions in the parts before the test, which has the rest, and at least half.
 PARTS = {"calibration": 400, "validation": 100}
 WORDS = 40  # of the shortest paragraph that is taken for a text
 
@@ -39,7 +41,8 @@ def cut(folder: Path, output: Path) -> dict[str, int]:
             "(query, choices and gold in each line) and wikitext-2, or take config/smollm2.yaml, which asks the hub."
         )
     parts: dict[str, list[dict]] = {}
-    for task in TASKS:
+    optional = [task for task in OPTIONAL_TASKS if (folder / f"{task}.jsonl").is_file()]
+    for task in [*TASKS, *optional]:
         parts |= {
             f"{task}_{part}": found
             for part, found in split(questions(folder / f"{task}.jsonl")).items()
@@ -77,13 +80,15 @@ def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
     for question, group in zip(questions, of, strict=True):
         members.setdefault(group, []).append(question)
     drawn = random.Random(seed).sample(sorted(members), len(members))
+    share = min(1, len(questions) / 2 / sum(PARTS.values()))
+    sizes = {part: int(size * share) for part, size in PARTS.items()}
     parts: dict[str, list[dict]] = {part: [] for part in PARTS}
     test = []
     for group in drawn:
         room = next(
             (
                 part
-                for part, size in PARTS.items()
+                for part, size in sizes.items()
                 if len(parts[part]) + len(members[group]) <= size
             ),
             None,
