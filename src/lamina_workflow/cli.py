@@ -55,17 +55,19 @@ def prune(
     fit: Annotated[
         str | None, typer.Option(help="Memory that weights and cache may take, such as 6GB.")
     ] = None,
-    faster: Annotated[
-        str | None, typer.Option(help="By how much a token should take less time, such as 20%.")
-    ] = None,
-    keep: Annotated[str, typer.Option(help="Share of the task that must be left.")] = "95%",
+    faster: Annotated[str | None, typer.Option(help="Time to save per token, such as 20%.")] = None,
+    keep: Annotated[
+        str, typer.Option(help="Share of the base model's score on your task to keep.")
+    ] = "95%",
     revision: Annotated[str | None, typer.Option(help="Revision of a model of the hub.")] = None,
     layers: Annotated[int | None, typer.Option(help="Layers of a model of the hub.")] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Where the study is written; lamina-MODEL.", show_default=False),
+        typer.Option(help="Folder for the study; by default lamina-MODEL.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split of your questions and text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Random seed for splitting your questions and text.")
+    ] = 0,
     cores: Cores = "all",
 ) -> None:
     """Remove the layers that your task needs least, repair the rest, and say what is left.
@@ -152,6 +154,7 @@ def export(
     cores: Cores = "all",
 ) -> None:
     """Write a variant as a Hugging Face checkpoint, or as a GGUF file."""
+    # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
     _run_snakemake(Path.cwd(), cores, configuration, f"results/exports/{variant}")
@@ -177,13 +180,15 @@ def explain(
 
 @app.command()
 def query(
-    question: Annotated[str, typer.Argument(help="A file of sql/queries, without .sql.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a query in sql/queries, such as how_healing_went.")
+    ],
     wide: Annotated[bool, typer.Option(help="Print all columns.")] = False,
     csv: Annotated[bool, typer.Option(help="Print CSV, with all digits.")] = False,
 ) -> None:
     """Answer a question about the run in the current folder."""
     options = [name for name, is_on in (("--wide", wide), ("--csv", csv)) if is_on]
-    _run_module("lamina_workflow.report.shell", *options, question)
+    _run_module("lamina_workflow.report.shell", *options, name)
 
 
 @app.command()
@@ -201,7 +206,10 @@ def _print_version(is_asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Options of all commands."""
@@ -226,12 +234,13 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
 def _count_jobs(configuration: Path | None) -> int:
     """The jobs that a run would still do."""
     command = [*_snakemake_command("1", configuration), "--dry-run", "--quiet", "rules"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     totals = [line.split()[1] for line in printed.splitlines() if line.startswith("total ")]
     return int(totals[-1]) if totals else 0
 
 
 def _run_module(module: str, *arguments: str) -> None:
+    # -P: a file of the current folder is not imported in place of a package.
     _run_command([sys.executable, "-P", "-m", module, *arguments], Path.cwd())
 
 

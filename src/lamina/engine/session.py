@@ -1,4 +1,9 @@
-"""A wrapped model that measures candidates on samples, many in one pass."""
+"""A wrapped model that measures candidates on samples, many in one pass.
+
+A *candidate* is the model with units removed. In a pass each candidate has a *stream*, and streams
+split where candidates differ, so that they form a *tree*. A *line* is one row of token ids, with one
+answer or several that share their context. An *observation* compares two streams at a layer.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -313,7 +318,7 @@ class Session:
         )
         selection = _ScoredSelection(batch, scored, n_streams, max_positions)
         logits = self._run_pass(pass_state, selection.select)
-        logits = logits.unflatten(1, (n_streams, -1))[0]
+        logits = logits.unflatten(1, (n_streams, -1))[0]  # (streams, positions, V)
         self.layer_tokens += pass_state.layer_tokens
 
         withheld = selection.withheld
@@ -326,6 +331,7 @@ class Session:
                 first_position, logits, 1e-3, 1e-3, equal_nan=True
             )
         if not self._head_runs_alone:
+            # The pass runs once more, with all positions. This happens once in a session.
             return self.compute_logit_parts(
                 batch, scored, pass_candidates, pass_observations, observe
             )
@@ -345,8 +351,8 @@ class Session:
         tree = candidates.grow_tree([no_layers], [], len(self.layers), empty_is_identity=True)
         state = PassState(batch, tree, self.windows, self.is_causal_unmasked)
         for part in hidden.split(max_positions, dim=1):
-            head_input = part.flatten(0, 1)[None]
-            logits = self._run_pass(state, partial(_substitute, head_input))
+            head_input = part.flatten(0, 1)[None]  # (1, streams · positions, C)
+            logits = self._run_pass(state, partial(_ignore_streams, head_input))
             yield logits.unflatten(1, part.shape[:2])[0]
 
     def _run_pass(self, state: PassState, make_head_input: MakeHeadInput) -> torch.Tensor:
@@ -389,6 +395,7 @@ class _ScoredSelection:
 
     def select(self, hidden: torch.Tensor) -> torch.Tensor:
         """(streams · lines, T, C) to (1, streams · positions, C)."""
+        # (streams, lines, T, C), then (streams, positions, C)
         streams = hidden.to(self.indices.device).unflatten(0, (self.n_streams, -1))
         selected = streams[:, self.lines, self.indices]
         if selected.shape[1] > self.max_positions:
@@ -397,8 +404,8 @@ class _ScoredSelection:
         return selected.flatten(0, 1)[None]
 
 
-def _substitute(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Give the head other rows than those of the streams."""
+def _ignore_streams(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    """The input of the head, whatever the streams are."""
     return head_input
 
 

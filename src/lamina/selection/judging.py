@@ -79,6 +79,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     if not proposals:
         return refused_plans, []
 
+    # Repairs are fitted on samples that do not judge.
     judge_documents = draw_judges(judges_by_calibration, options)
     judge_samples = [sample for samples in judges_by_calibration.values() for sample in samples]
     n_task_samples = len(next(iter(judges_by_calibration.values())))
@@ -90,6 +91,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         request.loops,
         PatchStore(request.folder),
     )
+    # The sets compete on the judge documents.
     token_budget = memory.choose_token_budget(
         request.token_budget, request.model, judge_samples, request.depth + 2
     )
@@ -110,6 +112,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         trials.measure_losses([Candidate()], np.concatenate(all_documents))
         base_losses = trials.get_losses(Candidate())
 
+    # Plans of the winners, and rows of all that was measured.
     base_loss = float(judge_documents.average_losses(base_losses, all_documents))
     judges_text = len(judges_by_calibration) > 1
     plans = [

@@ -59,8 +59,9 @@ class Ghost(Repair):
         if not self.refit:
             return super().layer_passes(depth, sizes, training, held_out)
         # Each run takes two passes for the moments and one for the absolute errors. After the first
-        # run each of them also runs a model that is cut and patched.
-        return float(depth * sum(3 + 6 * (size - 1) for size in sizes))
+        # run each of them also runs a model that is cut and patched. A plan has at most one run for
+        # each removed unit.
+        return float(depth * sum(3 + 6 * (n_runs - 1) for n_runs in sizes))
 
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
@@ -188,11 +189,12 @@ class Regression:
         return replace(patch, bias=self.mean_d - self.mean_x @ patch.matrix)
 
     def residual_norms(self, heldout: Moments, ridge_grid: Sequence[float]) -> list[float]:
-        """‖D - X M - 1 b‖ for every ridge of the grid, on samples that were not fitted.
+        """‖D - (X M + b)‖ for every ridge of the grid, on samples that were not fitted.
 
-        With s = 1 / (v + λ) and G = XᵀX of these samples, ‖X M‖² is sᵀ K s, where
-        K = (VᵀGV) ∘ (PPᵀ). Once K is known, an error costs C² and not C³. An operator of limited
-        rank has no such form.
+        With s = 1 / (v + λ) (`inverse`), G = XᵀX of these samples and P = VᵀXᵀD of the fitted ones,
+        ‖X M‖² is sᵀ K s for K = (VᵀGV) ∘ (PPᵀ) (`kernel`), and the squared error is
+        ‖D‖² - 2 sᵀ l + sᵀ K s, where l are the row sums of P ∘ (VᵀXᵀD) (`linear`). Once K is known,
+        an error costs C² and not C³. An operator of limited rank has no such form.
         """
         if self.options.rank is not None:
             patches = [self.solve(ridge) for ridge in ridge_grid]
