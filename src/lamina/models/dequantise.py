@@ -1,10 +1,14 @@
-"""A GGUF file or a quantised folder as an ordinary checkpoint: config.json, safetensors and the tokenizer's files.
+"""Turn a GGUF file or a quantised folder into an ordinary checkpoint.
+
+The checkpoint holds config.json, safetensors weights and the tokenizer's files.
 
     python -m lamina.models.dequantise FILE.gguf FOLDER
 
-transformers reads weights and settings, from a copy of the file that holds what it needs and no vocabulary, with which
-it would take minutes. This module refuses what transformers would drop without a message: a tensor that has no place in
-the model, a setting that it does not know, and a way of cutting text that is not known.
+transformers reads the weights and settings from a reduced copy of the GGUF file. The copy holds the
+vocabulary only where transformers needs its size, because transformers spends minutes on it.
+
+This module refuses what transformers would drop without a message: a tensor that has no place in
+the model, a setting that transformers does not know, and an unknown way of cutting text.
 """
 
 import copy
@@ -49,18 +53,18 @@ from lamina.store import parquet
 
 _logger = logging.getLogger(__name__)
 
-_ROPE_FACTORS = "rope_freqs.weight"  # no weights: what each frequency of RoPE is divided by
-# Llama 3.1, 3.2 and 3.3: long wavelengths are stretched, short ones stay, and those between are in between.
+_ROPE_FACTORS = "rope_freqs.weight"  # no weights: the divisors of the RoPE frequencies
+# Llama 3.1, 3.2 and 3.3 stretch long wavelengths and keep short ones. They interpolate between.
 _LLAMA3 = {
     "rope_type": "llama3",
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-# By family, the attribute of its configuration that each setting becomes; None for one that is not used.
+# For each family, the configuration attribute that each setting becomes. An unused one has None.
 _READ_BY_TRANSFORMERS: Mapping[str, Any] = GGUF_CONFIG_MAPPING
 _ROPE = ("rope.freq_base", "rope.scaling.type", "rope.scaling.factor")
-# Settings that transformers reads for some families at most, with the attribute of its configuration that they are.
+# Settings that transformers reads for some families at most, and their configuration attributes.
 _ATTRIBUTES = {
     "vocab_size": "vocab_size",
     "attention.key_length": "head_dim",
@@ -68,24 +72,27 @@ _ATTRIBUTES = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
 }
-# Those that follow from others in transformers, and are compared with what it makes of them.
+# Settings that transformers derives from others. The stated values are compared with the derived.
 _COMPARED = ("attention.value_length", "rope.dimension_count", "rope.freq_base_swa")
-# Layers of the models of 27 B, whose queries llama.cpp scales by the width for each head instead of the head's own.
+# The number of layers of the 27 B models. For these, llama.cpp scales queries by the hidden size
+# divided by the number of heads, and not by the head size.
 _SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 
 
 def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
-    """Write the model in a GGUF file, or beside a config.json, to `folder` in `dtype`; nothing stays quantised.
+    """Write a quantised model to `folder` as an ordinary checkpoint in `dtype`.
 
-    `auto` is float32 for a GGUF file, and else the type that config.json says. A tokenizer.json beside a GGUF file
-    replaces the tokenizer that the file describes.
+    `path` is a GGUF file, or the config.json of a quantised folder. `auto` is float32 for a GGUF
+    file, and otherwise the type that config.json states. A tokenizer.json in the folder of a GGUF
+    file replaces the tokenizer that the file describes.
 
-    Raises LaminaError if the file is damaged, or holds something that would be lost. Then no folder is left behind.
+    Raises LaminaError if the file is damaged, or if something in it would be lost. No incomplete
+    folder remains after an error.
     """
     if path.name == "config.json":
         _dequantise_folder(path.parent, folder, dtype, where)
         return
-    # The tokenizer first, which takes seconds: weights take minutes.
+    # The tokenizer takes seconds and the weights take minutes, so a bad tokenizer fails first.
     tokenizer = read_gguf_tokenizer(path, where)
     model = read_model(path, dtype, where, folder.parent)
     _forget_quantisation(model)
@@ -102,19 +109,20 @@ def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str =
 def read_model(
     path: Path, dtype: str, where: str, workspace: Path | None = None
 ) -> PreTrainedModel:
-    """The model in a GGUF file with its weights in `dtype`, by default float32.
+    """The model in a GGUF file with its weights in `dtype`; `auto` is float32.
 
-    The copy that transformers reads stands in `workspace` for that time, by default in the folder of the file.
+    transformers reads a temporary copy of the file. The copy is in `workspace`, by default the
+    folder of the file.
 
-    Raises LaminaError as `dequantise` does.
+    Raises LaminaError as `dequantise_model` does.
     """
     header = gguf.read_header(path, where)
     _check_known(header, path, where)
     settings = _settings_to_load(header, path, where)
     tensors = {name: each for name, each in header.tensors.items() if name != _ROPE_FACTORS}
-    place = workspace or path.parent
-    place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".gguf-") as temporary:
+    workspace = workspace or path.parent
+    workspace.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=workspace, prefix=".gguf-") as temporary:
         file = Path(temporary, "model.gguf")
         gguf.write_gguf(file, settings, tensors.items())
         with located_at(where), explaining_load_errors(path.name, path.parent):
@@ -140,16 +148,17 @@ def read_model(
     model.config.name_or_path = str(path)
     sizes = {name: tensor.n_numbers for name, tensor in tensors.items()}
     _check_tensors(model, sizes, path, where)
-    with located_at(where):  # a tensor of another name, and the one that it should be
+    with located_at(where):  # names unexpected tensors and the missing ones
         check_whole(path.name, loading_info)
     loaded: PreTrainedModel = model.eval()
     return loaded
 
 
 def read_gguf_tokenizer(path: Path, where: str) -> PreTrainedTokenizerBase:
-    """The tokenizer that a GGUF file describes, or that of a tokenizer.json beside it.
+    """The tokenizer of the tokenizer.json in a GGUF file's folder, or else of the file itself.
 
-    Raises LaminaError if there is none that can be built, or it would put a token between a question and its answer.
+    Raises LaminaError if the file's tokenizer cannot be built, or if it would put a token between a
+    question and its answer.
     """
     if (path.parent / "tokenizer.json").is_file():
         return read_tokenizer(path.parent, local_files_only=True)
@@ -163,29 +172,29 @@ def read_gguf_tokenizer(path: Path, where: str) -> PreTrainedTokenizerBase:
     except Exception as error:  # tokenizers raises bare Exceptions
         why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
         raise _no_tokenizer(path, where, why) from error
-    behind = special_tokens_after(tokenizer)
-    if behind:
-        raise _no_tokenizer(
-            path, where, f"puts {behind} behind every text, also between a question and its answer"
-        )
+    end_tokens = special_tokens_after(tokenizer)
+    if end_tokens:
+        why = f"puts {end_tokens} behind every text, also between a question and its answer"
+        raise _no_tokenizer(path, where, why)
     return tokenizer
 
 
 def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
     return LaminaError(
-        f"{where}: {path} {why}, and other tokens give other numbers. Put the model's tokenizer.json and "
-        "tokenizer_config.json beside the file."
+        f"{where}: {path} {why}, and other tokens give other numbers. "
+        "Put the model's tokenizer.json and tokenizer_config.json beside the file."
     )
 
 
 def _check_known(header: Header, path: Path, where: str) -> None:
-    """Refuse a model with settings that transformers does not read and that are not compared later."""
+    """Refuse a model with settings that neither transformers nor this module reads."""
     family = header.family
     known = _READ_BY_TRANSFORMERS.get(family)
     if known is None:
         raise LaminaError(
-            f"{where}: {path} holds a model of family '{family}', which transformers does not read from GGUF. Take "
-            "its checkpoint with safetensors weights."
+            f"{where}: {path} holds a model of family '{family}', "
+            "which transformers does not read from GGUF. "
+            "Take its checkpoint with safetensors weights."
         )
     stated = {
         name.removeprefix(f"{family}."): setting.value
@@ -201,20 +210,24 @@ def _check_known(header: Header, path: Path, where: str) -> None:
         lost.append(f"rope.scaling.type: {scaling}")
     if lost:
         raise LaminaError(
-            f"{where}: {path} has settings that would be lost ({', '.join(lost)}), and numbers with them. Take the "
-            "model's checkpoint with safetensors weights."
+            f"{where}: {path} has settings that would be lost ({', '.join(lost)}), "
+            "and numbers with them. Take the model's checkpoint with safetensors weights."
         )
 
 
 def _is_unused(value: Any) -> bool:
-    """Whether a setting says that there is no such thing, such as `expert_count: 0`."""
+    """Whether a setting says that the model lacks a feature, such as `expert_count: 0`."""
     return value in (0, "none")
 
 
 def _settings_to_load(header: Header, path: Path, where: str) -> dict[str, Setting]:
-    """The settings from which transformers builds the model: without a vocabulary, and one number for all layers.
+    """The settings from which transformers builds the model.
 
-    Converters write some numbers once for each layer; transformers takes such a list for few families.
+    The vocabulary is kept only where transformers needs it for the size of the vocabulary.
+    Converters write some numbers once for each layer. transformers accepts such a list for few
+    families; for the others, a list of equal numbers becomes one number.
+
+    Raises LaminaError if the numbers of such a list differ.
     """
     family = header.family
     needed = {"general.architecture", "general.alignment"}
@@ -232,8 +245,9 @@ def _settings_to_load(header: Header, path: Path, where: str) -> dict[str, Setti
             settings[name] = gguf.with_value(setting, numbers[0])
         elif len(numbers) == depth:
             raise LaminaError(
-                f"{where}: {path} has layers of several sizes (`{name}: {numbers}`), and transformers builds all "
-                f"layers of a '{family}' in one size. Take the model's checkpoint with safetensors weights."
+                f"{where}: {path} has layers of several sizes (`{name}: {numbers}`), "
+                f"and transformers builds all layers of a '{family}' in one size. "
+                "Take the model's checkpoint with safetensors weights."
             )
     vocabulary = header.settings.get("tokenizer.ggml.tokens")
     counted = "vocab_size" in _READ_BY_TRANSFORMERS[family].values()
@@ -247,7 +261,7 @@ def _settings_to_load(header: Header, path: Path, where: str) -> dict[str, Setti
 
 
 def _set_attributes(config: PretrainedConfig, header: Header) -> None:
-    """Give a configuration the sizes of a file that transformers leaves at the defaults of the family."""
+    """Set the sizes that a file states and transformers leaves at the defaults of the family."""
     family = header.family
     read_by_transformers = _READ_BY_TRANSFORMERS[family]
     for name, attribute in _ATTRIBUTES.items():
@@ -263,10 +277,10 @@ def _set_attributes(config: PretrainedConfig, header: Header) -> None:
 
 
 def _set_rope(config: PretrainedConfig, header: Header) -> None:
-    """Give a configuration the rotary embedding of a file, of which transformers takes the base at most.
+    """Set the rotary embedding that a file states; transformers reads at most its base.
 
-    Frequencies are divided by one number (linear scaling), or each by its own (Llama 3). Where layers with a sliding
-    window have frequencies of their own, those of the other layers are meant.
+    Linear scaling divides all frequencies by one number. Llama 3 divides each by its own number.
+    Where sliding-window layers have frequencies of their own, only the other layers are set.
     """
     rope = getattr(config, "rope_parameters", None)
     if not rope:
@@ -284,7 +298,10 @@ def _set_rope(config: PretrainedConfig, header: Header) -> None:
 
 
 def _divided_frequencies(config: PretrainedConfig, factors: np.ndarray) -> dict[str, Any]:
-    """Settings of a rotary embedding whose frequencies are divided by `factors`, one for each pair of numbers."""
+    """Settings of a rotary embedding whose frequencies are divided by `factors`.
+
+    Each pair of numbers that is rotated together has one factor.
+    """
     if np.all(factors == 1):
         return {}
     theta = config.rope_parameters["rope_theta"]
@@ -307,7 +324,7 @@ def _divided_frequencies(config: PretrainedConfig, factors: np.ndarray) -> dict[
 
 
 def _check_stated(config: PretrainedConfig, header: Header, path: Path, where: str) -> None:
-    """Refuse a file whose settings are not those of the model that transformers builds from it."""
+    """Refuse a file whose settings differ from those of the model that transformers builds."""
     rope = getattr(config, "rope_parameters", None) or {}
     of_all_layers = rope.get("full_attention", rope)
     heads = getattr(config, "num_attention_heads", None) or 1
@@ -327,16 +344,18 @@ def _check_stated(config: PretrainedConfig, header: Header, path: Path, where: s
         stated = header.get(f"{header.family}.{name}")
         if stated is None or _is_unused(stated) or stated == value:
             continue
-        # llama.cpp's rotated width becomes the head's in transformers, which is right where all of it is rotated.
+        # transformers takes llama.cpp's rotated width for the head size. That is right only where
+        # the whole head is rotated, so this setting is always compared.
         if name == "rope.dimension_count" or read_by_transformers.get(name) is None:
             raise LaminaError(
-                f"{where}: {path} says `{header.family}.{name}: {stated}`, and transformers would build the model with "
-                f"{value}. Take the model's checkpoint with safetensors weights."
+                f"{where}: {path} says `{header.family}.{name}: {stated}`, "
+                f"and transformers would build the model with {value}. "
+                "Take the model's checkpoint with safetensors weights."
             )
 
 
 def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> None:
-    """The same for a folder whose weights are in one of the formats that transformers reads on any machine."""
+    """Dequantise a folder with weights in a format that transformers reads on any machine."""
     settings = read_settings(source, where, str(source))
     check_loadable(source, settings, where, str(source))
     stated = decoder_settings(settings)["quantization_config"]
@@ -348,30 +367,39 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
     model = load_folder(source, dtype, False, **options)
     if not options:
         model = model.dequantize(None if dtype == "auto" else getattr(torch, dtype))
-    if odd := [name for name, weight in model.named_parameters() if not weight.is_floating_point()]:
+    still_quantised = [
+        name for name, weight in model.named_parameters() if not weight.is_floating_point()
+    ]
+    if still_quantised:
         raise LaminaError(
-            f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from."
+            f"{where}: {source} keeps {still_quantised[0]} quantised. "
+            "Write the checkpoint that it was made from."
         )
     _forget_quantisation(model)
     with parquet.replace_file(folder) as temporary:
         shutil.rmtree(folder, ignore_errors=True)
-        # Names as transformers has them: the original format is the quantised one.
+        # Tensors keep transformers' names: the original format is the quantised one.
         model.save_pretrained(temporary, save_original_format=False)
         for file in source.iterdir():
             if file.is_file() and not str(file).endswith(
                 (".safetensors", ".index.json", "/config.json")
             ):
                 shutil.copyfile(file, temporary / file.name)
-        again, wanted = load_folder(temporary, "auto", False).state_dict(), model.state_dict()
-        if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):
+        reloaded = load_folder(temporary, "auto", False).state_dict()
+        expected = model.state_dict()
+        if any(not torch.equal(reloaded[name], weight) for name, weight in expected.items()):
             raise LaminaError(
-                f"{where}: {source} does not load back as it was read. Dequantise it by other means."
+                f"{where}: {source} does not load back as it was read. "
+                "Dequantise it by other means."
             )
     _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
 
 
 def _forget_quantisation(model: PreTrainedModel) -> None:
-    """The saved model is an ordinary one. With this key, loading would refuse it or look for quantised weights."""
+    """Remove the traces of quantisation from a model, so that it is saved as an ordinary one.
+
+    With `quantization_config`, loading would refuse the model or look for quantised weights.
+    """
     for config in (model.config, text_config(model)):
         if hasattr(config, "quantization_config"):
             del config.quantization_config
@@ -379,7 +407,7 @@ def _forget_quantisation(model: PreTrainedModel) -> None:
 
 
 def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, where: str) -> None:
-    """Refuse a file that holds more or fewer numbers than its model, or a model that is still quantised."""
+    """Refuse a file with more or fewer numbers than its model, or a model still quantised."""
     parameters = list(model.parameters())
     if any(not parameter.is_floating_point() for parameter in parameters):
         raise LaminaError(
@@ -387,11 +415,11 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
         )
     needed = sum(parameter.numel() for parameter in parameters)
     if sum(sizes.values()) != needed:
-        odd = [name for name in sizes if not name.startswith(("blk.", "token_embd", "output"))]
-        more = f" Tensors that have no place in it: {', '.join(odd)}." if odd else ""
+        unplaced = [name for name in sizes if not name.startswith(("blk.", "token_embd", "output"))]
+        detail = f" Tensors that have no place in it: {', '.join(unplaced)}." if unplaced else ""
         raise LaminaError(
-            f"{where}: {path} holds {sum(sizes.values())} numbers and its model {needed}.{more} Take the model's "
-            "checkpoint with safetensors weights."
+            f"{where}: {path} holds {sum(sizes.values())} numbers and its model {needed}.{detail} "
+            "Take the model's checkpoint with safetensors weights."
         )
 
 

@@ -1,12 +1,16 @@
-"""GGUF files: their header, their shards, and copies with other settings; no torch, so that the Snakefile can ask.
+"""Read the headers of GGUF files and their shards, and write copies with other settings.
 
-The package `gguf` turns every token of a vocabulary into several arrays, which takes a minute with 150,000 tokens and
-as many merges. This reader steps over lists that nobody asks for, so a header takes a fraction of a second.
+The module imports no torch, so the Snakefile can use it. It does not turn a file into a model:
+`dequantise` does.
+
+The package `gguf` turns every token of a vocabulary into several arrays. That takes a minute for
+150,000 tokens and as many merges. This reader skips the lists that nobody asks for, so it reads a
+header in a fraction of a second.
 
     header = gguf.read_header(Path("model.gguf"), "models.mine.source")
     header.settings["llama.block_count"].value
     gguf.read_texts(header.settings["tokenizer.ggml.tokens"])
-    gguf.write(Path("copy.gguf"), header.settings, header.tensors.items())
+    gguf.write_gguf(Path("copy.gguf"), header.settings, header.tensors.items())
 """
 
 import mmap
@@ -26,13 +30,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 SUFFIX = ".gguf"
-LAYER = re.compile(r"blk[.](\d+)[.]")  # begins the names of a layer's tensors
+LAYER = re.compile(r"blk[.](\d+)[.]")  # the start of the names of a layer's tensors
 
 _MAGIC = b"GGUF"
-_VERSION = 3  # the second version differs in nothing that is read here
+_VERSION = 3  # version 2 differs in nothing that is read here
 _VERSIONS = (2, 3)
 _SHARD = re.compile(r"^(.*)-(\d{5})-of-(\d{5})[.]gguf$")
-# Kinds of values, by their number in the format.
+# Kinds of values: their numbers in the format.
 _TEXT, _LIST = 8, 9
 _F32, _F16 = 0, 1  # number formats of tensors
 _FORMATS = {
@@ -48,20 +52,20 @@ _FORMATS = {
     11: "q",
     12: "d",
 }
-# The bounds of a header. The largest vocabularies have 262,144 tokens and a million merges.
+# The limits of a header. The largest vocabularies have 262,144 tokens and a million merges.
 _MOST_SETTINGS = 1 << 16
 _MOST_TENSORS = 1 << 18
 _MOST_TEXTS = 1 << 24
 _MOST_DIMENSIONS = 8
-_LONGEST_READ = 1 << 14  # numbers of a list that is read, not only counted: one for each layer
+_LONGEST_READ = 1 << 14  # numbers; a longer list is only counted. One number per layer fits.
 
 
 @dataclass(frozen=True)
 class Setting:
     """One setting of a header, and the bytes [start, end) of the file that hold its value.
 
-    `value` is a number, a flag, a text, or a short list of numbers. A list of texts, and a list of very many numbers,
-    stands there as its length; `read_texts` reads the texts.
+    `value` is a number, a flag, a text, or a short list of numbers. For a list of texts or a long
+    list of numbers, `value` is the length. `read_texts` and `read_numbers` read the members.
     """
 
     kind: int  # of the value, or of the members of a list
@@ -74,7 +78,7 @@ class Setting:
 
     @property
     def encoded(self) -> bytes:
-        """The value as a file holds it, with the kind before it."""
+        """The bytes of the value as a file holds them, after those of its kind."""
         if self.replaced is not None:
             return self.replaced
         with self.file.open("rb") as stream:
@@ -85,7 +89,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor: its shape as torch has it, its number format, and where its bytes are."""
+    """One tensor: its shape in torch's order, its number format and the position of its bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -102,13 +106,13 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Header:
-    """What a model says of itself, in the order of its file; of a model in shards, all of them."""
+    """A model's settings and tensors in the order of its file; the tensors include all shards."""
 
     settings: dict[str, Setting] = field(default_factory=dict)
     tensors: dict[str, StoredTensor] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a setting, for a long list its length."""
+        """The value of a setting; for a long list or a list of texts, its length."""
         return self.settings[name].value if name in self.settings else default
 
     @property
@@ -123,16 +127,20 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def shard_files(path: Path) -> list[Path]:
-    """The files of a model: `path`, and the other shards if its name is that of a first shard and they are there."""
-    named = _SHARD.match(path.name)
-    if named is None or int(named[2]) != 1:
+    """The files of a model: `path`, and if it names a first shard, the other shards that exist."""
+    shard_name = _SHARD.match(path.name)
+    if shard_name is None or int(shard_name[2]) != 1:
         return [path]
-    names = [f"{named[1]}-{n:05d}-of-{named[3]}{SUFFIX}" for n in range(2, int(named[3]) + 1)]
+    prefix = shard_name[1]
+    count = shard_name[3]
+    names = [f"{prefix}-{number:05d}-of-{count}{SUFFIX}" for number in range(2, int(count) + 1)]
     return [path, *(file for file in map(path.with_name, names) if file.is_file())]
 
 
 def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -> None:
-    """Refuse a variant that is no GGUF file without some of its layers. `replaced` is whether donors give layers.
+    """Refuse a variant that is more than a GGUF file with some of its layers removed.
+
+    `replaced` says whether layers of other models replace some of them.
 
     Raises LaminaError, which says what to export instead.
     """
@@ -141,8 +149,9 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
         why = f"the model is {source}, which is no GGUF file. Leave FORM out, and {convert}"
     elif (variant.repair, variant.healing) != ("none", "none"):
         why = (
-            "its repair or healing changes numbers, which would have to be quantised anew. Leave FORM out, and, if the "
-            f"checkpoint is stock, {convert}; or export the variant whose repair and healing are none"
+            "its repair or healing changes numbers, which would have to be quantised anew. "
+            f"Leave FORM out, and, if the checkpoint is stock, {convert}; "
+            "or export the variant whose repair and healing are none"
         )
     elif kind != "layer" or replaced:
         what = "layers of other models" if replaced else "half a layer"
@@ -155,11 +164,12 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
 
 
 def read_header(path: Path, where: str) -> Header:
-    """The settings and tensors of a model in a GGUF file, or in shards of which `path` is the first.
+    """The settings and tensors of a model in one GGUF file or in several shards.
 
-    `where` is the entry of the configuration that messages name.
+    `path` is the file or the first shard. `where` is the configuration entry that messages name.
 
-    Raises LaminaError if a file is damaged or cut off, or a shard is missing or is not the first one.
+    Raises LaminaError if a file is damaged or cut off, if a shard is missing, or if `path` is a
+    later shard.
     """
     header = _HeaderReader(path, where).read()
     count = header.get("split.count", 1)
@@ -167,7 +177,8 @@ def read_header(path: Path, where: str) -> Header:
         return header
     if header.get("split.no", 0) != 0:
         raise LaminaError(
-            f"{where}: {path} is shard {header.get('split.no') + 1} of {count}. Write the first one "
+            f"{where}: {path} is shard {header.get('split.no') + 1} of {count}. "
+            "Write the first one "
             f"(its name ends in -00001-of-{count:05d}.gguf), with all others beside it."
         )
     files = shard_files(path)
@@ -176,36 +187,40 @@ def read_header(path: Path, where: str) -> Header:
             path.name if _SHARD.match(path.name) else f"{path.stem}-00001-of-{count:05d}.gguf"
         )
         raise LaminaError(
-            f"{where}: {path} is the first of {count} shards, and {len(files) - 1} of the other {count - 1} are beside "
-            f"it. Put all of them into one folder, with names such as {expected}, or merge them (llama-gguf-split "
-            "--merge FIRST.gguf MERGED.gguf) and write the merged file."
+            f"{where}: {path} is the first of {count} shards, "
+            f"and {len(files) - 1} of the other {count - 1} are beside it. "
+            f"Put all of them into one folder, with names such as {expected}, or merge them "
+            "(llama-gguf-split --merge FIRST.gguf MERGED.gguf) and write the merged file."
         )
     tensors = dict(header.tensors)
     for number, file in enumerate(files[1:], 1):
         shard = _HeaderReader(file, where).read()
         if (shard.get("split.no"), shard.get("split.count")) != (number, count):
             raise LaminaError(
-                f"{where}: {file} is not shard {number + 1} of {count} of {path}. Download it again."
+                f"{where}: {file} is not shard {number + 1} of {count} of {path}. "
+                "Download it again."
             )
-        twice = sorted(tensors.keys() & shard.tensors.keys())
-        if twice:
+        repeated_names = sorted(tensors.keys() & shard.tensors.keys())
+        if repeated_names:
             raise LaminaError(
-                f"{where}: {file} holds {twice[0]}, which another shard holds too. Download both again."
+                f"{where}: {file} holds {repeated_names[0]}, which another shard holds too. "
+                "Download both again."
             )
         tensors |= shard.tensors
-    stated = header.get("split.tensors.count", len(tensors))
-    if stated != len(tensors):
+    stated_count = header.get("split.tensors.count", len(tensors))
+    if stated_count != len(tensors):
         raise LaminaError(
-            f"{where}: the {count} shards of {path} hold {len(tensors)} tensors, and the first one says {stated}. "
-            "Download them again."
+            f"{where}: the {count} shards of {path} hold {len(tensors)} tensors, "
+            f"and the first one says {stated_count}. Download them again."
         )
     return Header(header.settings, tensors)
 
 
 def read_shape(path: Path, where: str) -> tuple[int, int | None]:
-    """Decoder layers, and the longest context in tokens (None if the file does not say).
+    """The number of decoder layers, and the longest context in tokens (None if not stated).
 
-    Raises LaminaError as `read_header` does, or if the file does not say how many layers there are, or stores others.
+    Raises LaminaError as `read_header` does. It is also raised if the file does not state its
+    number of layers, or stores other layers than it states.
     """
     header = read_header(path, where)
     key = f"{header.family}.block_count"
@@ -217,8 +232,8 @@ def read_shape(path: Path, where: str) -> tuple[int, int | None]:
     stored = {int(found[1]) for found in map(LAYER.match, header.tensors) if found}
     if stored and stored != {*range(layers)}:
         raise LaminaError(
-            f"{where}: {path} stores {len(stored)} layers, the last one {max(stored)}, and says `{key}: {layers}`. "
-            "Download or convert it again."
+            f"{where}: {path} stores {len(stored)} layers, the last one {max(stored)}, "
+            f"and says `{key}: {layers}`. Download or convert it again."
         )
     return layers, header.get(f"{header.family}.context_length")
 
@@ -230,7 +245,7 @@ def read_texts(setting: Setting) -> list[str]:
     """
     texts: list[str] = []
     with setting.file.open("rb") as stream, map_bytes(stream) as data:
-        position = setting.start + 12  # behind the kind of the members and their number
+        position = setting.start + 12  # after the kind and the number of the members
         while position < setting.end:
             (length,) = struct.unpack_from("<Q", data, position)
             texts.append(data[position + 8 : position + 8 + length].decode("utf-8"))
@@ -262,7 +277,7 @@ def read_floats(tensor: StoredTensor) -> "np.ndarray":
 
 
 def with_value(setting: Setting, value: Any) -> Setting:
-    """The same setting with another number, or another list of numbers or texts of the same kind."""
+    """The setting with another value of its kind: a number, or a list of numbers or texts."""
     if not isinstance(value, list):
         encoded = struct.pack(f"<I{_FORMATS[setting.kind]}", setting.kind, value)
         return replace(setting, is_list=False, value=value, replaced=encoded)
@@ -278,9 +293,9 @@ def with_value(setting: Setting, value: Any) -> Setting:
 def write_gguf(
     path: Path, settings: Mapping[str, Setting], tensors: Iterable[tuple[str, StoredTensor]]
 ) -> None:
-    """Write a GGUF file of these settings and tensors, with the bits that their files hold.
+    """Write a GGUF file of these settings and tensors. The bytes of the tensors are copied.
 
-    `tensors` pairs the name in the new file with a tensor of another one.
+    `tensors` pairs each name in the new file with a tensor of an existing file.
     """
     named_tensors = list(tensors)
     alignment = settings["general.alignment"].value if "general.alignment" in settings else 32
@@ -319,12 +334,12 @@ def _encode_text(text: str) -> bytes:
 
 
 def map_bytes(stream: Any) -> mmap.mmap:
-    """A file's bytes, which are read from the disk when they are looked at."""
+    """A file's bytes, which are read from the disk on access."""
     return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 class _HeaderReader:
-    """Reads one file from its beginning. Every length is held against the size of the file before it is believed."""
+    """Reads the header of one file. It checks every length against the size of the file."""
 
     def __init__(self, path: Path, where: str) -> None:
         self.path = path
@@ -346,12 +361,12 @@ class _HeaderReader:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             if swapped in _VERSIONS:
                 raise LaminaError(
-                    f"{self.where}: {self.path} is for big-endian machines. Convert it by gguf-convert-endian of the "
-                    "package gguf."
+                    f"{self.where}: {self.path} is for big-endian machines. "
+                    "Convert it by gguf-convert-endian of the package gguf."
                 )
             raise LaminaError(
-                f"{self.where}: {self.path} is of version {version} of the format, and versions 2 and 3 are read. "
-                "Convert it again with a present llama.cpp."
+                f"{self.where}: {self.path} is of version {version} of the format, "
+                "and versions 2 and 3 are read. Convert it again with a present llama.cpp."
             )
         n_tensors = self._count("tensors", _MOST_TENSORS)
         n_settings = self._count("settings", _MOST_SETTINGS)
@@ -386,7 +401,7 @@ class _HeaderReader:
         return Setting(kind, is_list, value, self.path, start, self.position)
 
     def _list(self, name: str, kind: int) -> Any:
-        """Step over a list; its numbers if they are few, else how many members it has."""
+        """Skip a list. Return its numbers if they are few, otherwise the number of its members."""
         if kind == _TEXT:
             count = self._count(f"texts in '{name}'", _MOST_TEXTS)
             self._skip_texts(count, name)
@@ -400,7 +415,7 @@ class _HeaderReader:
         return list(struct.unpack_from(f"<{count}{letter}", self.data, start))
 
     def _skip_texts(self, count: int, name: str) -> None:
-        """Step over the texts of a list: a loop that runs a million times, so it calls little."""
+        """Skip the texts of a list. The loop runs a million times, so it makes few calls."""
         read_length = struct.Struct("<Q").unpack_from
         data = self.data
         end = len(data) - 8
@@ -416,7 +431,7 @@ class _HeaderReader:
         raise self._damaged(f"ends within its header: '{name}' would be a list of {count} texts")
 
     def _describe_tensors(self, count: int) -> dict[str, tuple[tuple[int, ...], int, int]]:
-        """Shape, number format and offset of each tensor by its name."""
+        """The shape, number format and offset of each tensor, by its name."""
         described: dict[str, tuple[tuple[int, ...], int, int]] = {}
         for _ in range(count):
             name = self._text("the name of a tensor")
@@ -436,18 +451,21 @@ class _HeaderReader:
         formats = {each.value: each for each in GGMLQuantizationType}
         if kind not in formats:
             raise LaminaError(
-                f"{self.where}: {self.path} holds {name} in the number format {kind}, which the package gguf does not "
-                "know. Take a file in another one (such as Q4_K_M), or quantise the model again."
+                f"{self.where}: {self.path} holds {name} in the number format {kind}, "
+                "which the package gguf does not know. "
+                "Take a file in another one (such as Q4_K_M), or quantise the model again."
             )
         block_numbers, block_bytes = GGML_QUANT_SIZES[formats[kind]]
         if shape and shape[-1] % block_numbers:
             raise self._damaged(
-                f"holds {name} in rows of {shape[-1]} numbers, and its format takes blocks of {block_numbers}"
+                f"holds {name} in rows of {shape[-1]} numbers, "
+                f"and its format takes blocks of {block_numbers}"
             )
         n_bytes = prod(shape) // block_numbers * block_bytes
         if start + n_bytes > len(self.data):
             raise self._damaged(
-                f"ends before its tensors do: {name} needs {start + n_bytes} bytes, and the file has {len(self.data)}"
+                f"ends before its tensors do: {name} needs {start + n_bytes} bytes, "
+                f"and the file has {len(self.data)}"
             )
         return StoredTensor(name, shape, kind, self.path, start, n_bytes)
 
@@ -483,6 +501,7 @@ class _HeaderReader:
 
     def _damaged(self, why: str) -> LaminaError:
         return LaminaError(
-            f"{self.where}: {self.path} is not a complete GGUF file: at byte {self.position} it {why}. Download it "
-            "again, or convert the model again."
+            f"{self.where}: {self.path} is not a complete GGUF file: "
+            f"at byte {self.position} it {why}. "
+            "Download it again, or convert the model again."
         )

@@ -1,13 +1,17 @@
-"""The tokenizer that a GGUF file describes. Its tokens are those of llama.cpp, for which the file was made.
+"""Build the tokenizer that a GGUF file describes. It yields the same tokens as llama.cpp.
 
-transformers builds one of its own classes from such a file, and these cut some texts in another way: they drop a blank
-at the beginning of a text, leave numbers whole, and merge words that the vocabulary holds. So the tokenizer is built
-here from its parts: the vocabulary, the merges or scores, and the name of the way in which text is cut before merges.
+transformers builds one of its own classes from such a file. These classes cut some texts
+differently: they drop a space at the start of a text, keep numbers whole, and merge words that the
+vocabulary holds. So this module builds the tokenizer from its parts: the vocabulary, the merges or
+scores, and the name of the way in which text is cut before merging.
 
-Two differences from llama.cpp are meant. It takes some tokens for control tokens by their text, such as `</s>` in
-Qwen's vocabulary, which has another end of a text: here the types in the file count. And it writes the expressions of
-`gpt-4o` and `tekken` in another way, which cuts letters with marks and letters without case elsewhere: here they are
-those of the models' authors.
+Two differences from llama.cpp are intended:
+
+- llama.cpp takes some tokens for control tokens because of their text. An example is `</s>` in
+  Qwen's vocabulary, which ends texts with another token. Here the types in the file decide.
+- llama.cpp has its own regular expressions for `gpt-4o` and `tekken`. They cut letters with marks
+  and letters without case at other positions. This module has the expressions of the models'
+  authors.
 """
 
 from dataclasses import dataclass
@@ -29,15 +33,16 @@ from transformers.tokenization_utils_base import generate_merges
 
 from lamina.models.gguf import Header, read_numbers, read_texts
 
-# Kinds of tokens, by their number in the format.
+# Kinds of tokens: their numbers in the format.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
-_BLANK = "▁"  # what stands for a blank in vocabularies of SentencePiece
+_BLANK = "▁"  # stands for a space in SentencePiece vocabularies
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # of GPT-2
 _DIGIT = r"\p{N}"
 _THREE_DIGITS = r"[0-9][0-9][0-9]"
-# Ways of cutting text into pieces that no merge crosses, by the names that files have for them: the pieces that each
-# expression finds are cut by the next one. transformers knows those that are one expression.
+# Ways of cutting text into pieces that no merge crosses, by their names in GGUF files. Each
+# expression cuts the pieces that the previous one left. transformers has the ways that need only
+# one expression.
 _CUTS: dict[str, tuple[str, ...]] = {
     **{name: (pattern,) for name, pattern in GGUF_PRE_TOKENIZER_SPLITS.items()},
     **dict.fromkeys(
@@ -53,28 +58,28 @@ _CUTS: dict[str, tuple[str, ...]] = {
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, _THREE_DIGITS),
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", _THREE_DIGITS),
 }
-# Vocabularies whose words are taken whole, also where no merges lead to them.
+# Vocabularies whose words are taken whole, even where no merges lead to them.
 _WHOLE_WORDS = (
     *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"),
     *("jina-v5-nano", "tekken"),
 )
-# Those that begin a text with a token of their own where a file does not say whether they do.
+# Vocabularies that begin a text with a special token, unless the file says otherwise.
 _BEGIN = (*_WHOLE_WORDS, "chameleon")
 
 
 class UnknownTokenizerError(Exception):
-    """A tokenizer that cannot be built; the message goes on after the name of the file."""
+    """A tokenizer cannot be built. The message continues a sentence that begins with the file."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a file says of its tokens."""
+    """The tokens of a file and its settings for them."""
 
     kind: str  # gpt2: byte-level, with merges; llama: SentencePiece, with scores
     cut: str
     tokens: list[str]
     token_types: list[int]
-    flags: dict[str, Any]  # settings of the tokenizer without what they all begin with
+    flags: dict[str, Any]  # settings of the tokenizer, by name without `tokenizer.ggml.`
 
     def special(self, name: str) -> str | None:
         """The token of a role (bos, eos, padding, unknown), None if there is none."""
@@ -90,7 +95,7 @@ class Vocabulary:
 
     @property
     def begins(self) -> bool:
-        """Whether a text begins with the token for it."""
+        """Whether each text begins with the bos token."""
         default = self.kind == "llama" or self.cut in _BEGIN
         return bool(self.flags.get("add_bos_token", default))
 
@@ -98,7 +103,7 @@ class Vocabulary:
 def build_tokenizer(header: Header) -> PreTrainedTokenizerFast:
     """The tokenizer of a GGUF file.
 
-    Raises UnknownTokenizerError if the file describes none, or one that is not known here.
+    Raises UnknownTokenizerError if the file describes no tokenizer, or one of an unknown kind.
     """
     vocabulary = _read_vocabulary(header)
     if vocabulary.kind == "gpt2":
@@ -145,15 +150,15 @@ def _read_vocabulary(header: Header) -> Vocabulary:
         raise UnknownTokenizerError(f"cuts text in the way '{cut}', which is not known here")
     tokens = read_texts(header.settings[f"{prefix}tokens"])
     if len(set(tokens)) != len(tokens):
-        twice = next(token for token in tokens if tokens.count(token) > 1)
-        raise UnknownTokenizerError(f"has the token '{twice}' twice in its vocabulary")
+        repeated_token = next(token for token in tokens if tokens.count(token) > 1)
+        raise UnknownTokenizerError(f"has the token '{repeated_token}' twice in its vocabulary")
     types = header.settings.get(f"{prefix}token_type")
     token_types = [1] * len(tokens) if types is None else read_numbers(types)
     return Vocabulary(kind, cut, tokens, token_types, flags)
 
 
 def _merges(header: Header, tokens: set[str]) -> list[tuple[str, str]]:
-    """The pairs that are merged, the first one first."""
+    """The pairs of tokens that are merged, in order of priority."""
     name = "tokenizer.ggml.merges"
     if name not in header.settings:
         raise UnknownTokenizerError("has a byte-level vocabulary without merges")
@@ -194,7 +199,7 @@ def _byte_level(vocabulary: Vocabulary, merges: list[tuple[str, str]]) -> Tokeni
 def _sentence_pieces(vocabulary: Vocabulary, scores: list[float]) -> Tokenizer:
     """SentencePiece: the pair of neighbours whose token has the highest score is merged first.
 
-    Blanks are letters here, and none is lost. Most vocabularies put one more before each text.
+    Spaces are letters here, and none is lost. Most vocabularies put an extra one before each text.
     """
     tokens = {token: index for index, token in enumerate(vocabulary.tokens)}
     has_bytes = all(f"<0x{byte:02X}>" in tokens for byte in range(256))
@@ -223,7 +228,7 @@ def _sentence_pieces(vocabulary: Vocabulary, scores: list[float]) -> Tokenizer:
 
 
 def _add_tokens(backend: Tokenizer, vocabulary: Vocabulary) -> None:
-    """Tokens that are found in a text before it is cut: control tokens, and those that users added."""
+    """Add the tokens that are found before a text is cut: control and user-defined tokens."""
     typed = list(zip(vocabulary.tokens, vocabulary.token_types, strict=True))
     special = [token for token, kind in typed if kind in (_UNKNOWN, _CONTROL)]
     added = [token for token, kind in typed if kind == _USER_DEFINED]
