@@ -60,8 +60,9 @@ rate:
 		exit !(rate ~ number && 0 < rate + 0 && rate + 0 < 1e9)}' || { \
 		echo "lamina: RATE=$$RATE: no device computes at that rate. Write its TFLOP/s, such as RATE=100" >&2; exit 2; }
 
+# The forecast is made together with the study, for the time left.
 run: cores .venv/installed
-	@$(SNAKEMAKE) --logger lamina
+	@$(SNAKEMAKE) --logger lamina -- all results/cost.json
 	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.ending
 
 plan: cores rate .venv/installed

@@ -215,6 +215,8 @@ rule estimate_cost:
         output="results/cost.json",
     log:
         "logs/estimate_cost.log",
+    # The time left follows from it.
+    priority: 100
     conda:
         ENVIRONMENT
     params:

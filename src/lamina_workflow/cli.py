@@ -32,6 +32,8 @@ Configuration = Annotated[
     typer.Argument(help="Configuration file; by default config/config.yaml.", show_default=False),
 ]
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
+# The forecast is made together with the study, for the time left.
+WHOLE_STUDY = ("all", "results/cost.json")
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
 
@@ -93,7 +95,7 @@ def prune(
     )
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
-    _run_snakemake(study.folder, cores, Path("config.yaml"))
+    _run_snakemake(study.folder, cores, Path("config.yaml"), *WHOLE_STUDY)
     _print_ending(study.folder)
 
 
@@ -118,7 +120,7 @@ def example(
 @app.command()
 def run(configuration: Configuration = None, cores: Cores = "all") -> None:
     """Run the studies of a configuration in the current folder, up to the report."""
-    _run_snakemake(Path.cwd(), cores, configuration)
+    _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY)
     _print_ending(Path.cwd())
 
 
