@@ -136,7 +136,7 @@ def test_the_benchmark_runs_in_its_smallest_form(stage: str) -> None:
 
 @pytest.fixture
 def stages_in_40_mb(monkeypatch: pytest.MonkeyPatch) -> scale.Stages:
-    monkeypatch.setattr(memory, "HOST", 4 * 10**7)
+    monkeypatch.setattr(memory, "HOST_BYTES", 4 * 10**7)
     return scale.Stages(PRESET)
 
 

@@ -33,7 +33,7 @@ def test_logits_in_parts_give_the_numbers_of_all_at_once(
         expected_rows = sweep_rows(session)
         expected_layer_tokens = session.layer_tokens
     room = n_positions * n_streams * tiny.VOCABULARY
-    monkeypatch.setattr("lamina.engine.session.LOGITS", room)
+    monkeypatch.setattr("lamina.engine.session.LOGIT_NUMBERS", room)
     sizes: list[int] = []
     head = model.get_output_embeddings()
 

@@ -315,7 +315,7 @@ def test_too_few_samples_are_refused() -> None:
 
 def test_a_repair_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ghost, "as_patch", lambda tensors: None)
-    message = r"'ghost' is no linear map of the stream.*Give the selector"
+    message = r"'ghost' is not a linear map of the stream.*Give the selector"
 
     with pytest.raises(LaminaError, match=message):
         fit_repairs(tiny.model(), random_samples(11), [])
