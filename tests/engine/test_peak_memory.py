@@ -55,6 +55,7 @@ def assert_as_planned(row: dict[str, Any]) -> None:
     assert row["of_mem_mb"] <= MARGIN
 
 
+@pytest.mark.slow
 def test_a_search_over_a_large_vocabulary_needs_what_was_planned() -> None:
     """262,144 tokens: all logits of one text and its sets at once would take 2.5 GB."""
     assert_as_planned(measure_stage("slim", "search"))

@@ -167,6 +167,7 @@ def run_and_kill(job: Job, progress_file: Path, folder: Path) -> None:
     assert progress_file.is_file()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_job_leaves_the_same_table(tmp_path: Path) -> None:
     manifest = write_inputs(tmp_path, 60)
 
