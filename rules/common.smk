@@ -1,6 +1,6 @@
 # What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of
-# wildcards, and functions for params and resources. The options of a job are in lamina_workflow.stages, in
-# the module that has the name of the rules file.
+# wildcards, and functions for params and resources. The options of a job are in
+# lamina_workflow.stages, in the module that has the name of the rules file.
 import atexit
 import os
 import shlex
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-# The folder of the workflow, also if another workflow uses it as a module. A clone has its library in
-# it; an installed workflow lies in the folder of its library.
+# The folder of the workflow, also if another workflow uses it as a module. A clone has its library
+# in it; an installed workflow lies in the folder of its library.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 SOURCE = ROOT / "src"
 if SOURCE.is_dir():

@@ -4,7 +4,7 @@ A `key` is that of a plan: `model/calibration/selector`. `results` is the folder
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -196,6 +196,14 @@ class VariantFiles(NamedTuple):
         """As the inputs of a rule: the training curve, written last, stands for an adapter."""
         curve = training(self.adapter) if self.adapter else None
         return [file for file in (self.plan, self.patch, curve) if file]
+
+    @classmethod
+    def take(cls, variant: Variant, files: Iterator[str]) -> "VariantFiles":
+        """The files of a variant, taken from the front of what `listed` gave for it and others."""
+        plan_file = None if variant.is_base else next(files)
+        patch_file = None if variant.repair == "none" else next(files)
+        curve = None if variant.healing == "none" else next(files)
+        return cls(plan_file, patch_file, str(Path(curve).parent) if curve else None)
 
 
 def variant_files(variant: Variant, results: str | Path = RESULTS) -> VariantFiles:

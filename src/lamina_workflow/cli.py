@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Annotated
 
@@ -34,6 +35,7 @@ Configuration = Annotated[
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
+DEFAULT_CONFIGURATION = Path("config/config.yaml")
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
 
@@ -219,13 +221,24 @@ def options(
 
 def _run_snakemake(folder: Path, cores: str, configuration: Path | None, *targets: str) -> None:
     """Run Snakemake in a folder; ends the program with Snakemake's status if it fails."""
-    command = [*_snakemake_command(cores, configuration), "--logger", "lamina"]
-    if targets:
-        command += ["--", *targets]
-    _run_command(command, folder)
+    with chdir(folder):
+        command = [*_snakemake_command(cores, configuration), "--logger", "lamina"]
+        if targets:
+            command += ["--", *targets]
+        _run_command(command)
 
 
 def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
+    """Snakemake with the installed rules.
+
+    Raises LaminaError if there is no configuration.
+    """
+    file = configuration or DEFAULT_CONFIGURATION
+    if not file.is_file():
+        raise LaminaError(
+            f"there is no file {file}. Name a configuration, or begin with `lamina prune` or "
+            "`lamina example`."
+        )
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
     command += ["--cores", cores]
     if configuration is not None:
@@ -243,17 +256,18 @@ def _count_jobs(configuration: Path | None) -> int:
 
 def _run_module(module: str, *arguments: str) -> None:
     # -P: a file of the current folder is not imported in place of a package.
-    _run_command([sys.executable, "-P", "-m", module, *arguments], Path.cwd())
+    _run_command([sys.executable, "-P", "-m", module, *arguments])
 
 
-def _run_command(command: list[str], folder: Path) -> None:
-    status = subprocess.run(command, cwd=folder, check=False).returncode
+def _run_command(command: list[str]) -> None:
+    status = subprocess.run(command, check=False).returncode
     if status != 0:
         raise SystemExit(status)
 
 
 def _print_ending(folder: Path) -> None:
-    _run_command([sys.executable, "-P", "-m", "lamina_workflow.report.ending"], folder)
+    with chdir(folder):
+        _run_module("lamina_workflow.report.ending")
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ WINDOW = 128  # tokens that are scored together
 TASK = "task"  # names in the configuration
 TEXT = "text"
 REPAIR = "ghost_mixed"
+MEMBERS_WITHOUT_ANSWERS = ["block", "clusters", "cosine", "perplexity", "output_kl"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,11 @@ class PruneRequest:
     revision: str | None = None
     layers: int | None = None
     seed: int = 0
+
+    @property
+    def has_task(self) -> bool:
+        """Whether there is a task to keep; otherwise it is text."""
+        return self.questions is not None or self.task is not None
 
 
 @dataclass(frozen=True)
@@ -95,60 +101,66 @@ def write_study(request: PruneRequest, folder: Path | None = None) -> PruneStudy
 
 
 def describe_study(request: PruneRequest) -> dict[str, Any]:
-    """The configuration: portfolio with general text and repairs in place, as docs/choose.md advises."""
-    has_task = request.questions is not None or request.task is not None
-    has_text = request.text is not None
-    own = TASK if has_task else TEXT
+    """The configuration: a portfolio with general text and repairs in place (docs/choose.md)."""
+    repair: dict[str, Any] = {"method": "ghost"}
+    selector: dict[str, Any] = {"strategy": "portfolio", "repairs": [REPAIR]}
+    if not request.has_task:
+        selector["members"] = MEMBERS_WITHOUT_ANSWERS
+    elif request.text is not None:
+        repair["data"] = {"own": 1, TEXT: 0.1}
+        selector["also"] = {TEXT: 1}
+    return {
+        "seed": request.seed,
+        "models": {"model": _describe_model(request)},
+        "calibrations": _describe_calibrations(request),
+        "selectors": {"best": selector},
+        "repairs": {REPAIR: repair},
+        "benchmarks": _describe_benchmarks(request),
+        "report": {"keep": request.keep},
+        "studies": {"prune": _describe_variants(request)},
+    }
 
+
+def _describe_model(request: PruneRequest) -> dict[str, Any]:
     model: dict[str, Any] = {"source": _absolute_source(request.source), "dtype": "auto"}
     if request.revision is not None:
         model["revision"] = request.revision
     if request.layers is not None:
         model["layers"] = request.layers
+    return model
 
-    repair: dict[str, Any] = {"method": "ghost"}
-    selector: dict[str, Any] = {"strategy": "portfolio", "repairs": [REPAIR]}
-    if has_task and has_text:
-        repair["data"] = {"own": 1, TEXT: 0.1}
-        selector["also"] = {TEXT: 1}
-    if not has_task:
-        selector["members"] = ["block", "clusters", "cosine", "perplexity", "output_kl"]
 
+def _describe_benchmarks(request: PruneRequest) -> dict[str, Any]:
     benchmarks: dict[str, Any] = {"efficiency": {"prompt": 64, "generate": 32}}
     if request.questions is not None:
         benchmarks["tasks"] = {TASK: {"choices": "questions-test.jsonl"}}
     elif request.task is not None:
         benchmarks["tasks"] = {request.task: {}}
-    if has_text:
+    if request.text is not None:
         benchmarks["perplexity"] = {TEXT: {"text": "text-test.jsonl", "window": WINDOW}}
+    return benchmarks
 
+
+def _describe_variants(request: PruneRequest) -> dict[str, Any]:
+    """The study: sizes, bare and repaired, on everything that tests."""
     study: dict[str, Any] = {
         "models": ["model"],
-        "calibrations": [own],
+        "calibrations": [TASK if request.has_task else TEXT],
         "selectors": ["best"],
         "removed": _sizes(request),
         "repairs": ["none", REPAIR],
     }
-    if has_task:
+    if request.has_task:
         study["tasks"] = "all"
-    if has_text:
+    if request.text is not None:
         study["perplexity"] = "all"
-    return {
-        "seed": request.seed,
-        "models": {"model": model},
-        "calibrations": _describe_calibrations(request),
-        "selectors": {"best": selector},
-        "repairs": {REPAIR: repair},
-        "benchmarks": benchmarks,
-        "report": {"keep": request.keep},
-        "studies": {"prune": study},
-    }
+    return study
 
 
 def _check_request(request: PruneRequest) -> None:
     if request.questions is not None and request.task is not None:
         raise LaminaError("--questions and --task: give one of them.")
-    if request.questions is None and request.task is None and request.text is None:
+    if not request.has_task and request.text is None:
         raise LaminaError(
             "nothing says what the model should keep. Give --questions FILE, --task NAME or "
             "--text FILE."

@@ -49,6 +49,14 @@ def test_the_embedded_study_is_planned_by_the_installed_workflow(
     assert int(jobs["total"]) > 100
 
 
+def test_a_run_without_a_configuration_says_how_to_begin(installed: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "lamina_workflow.cli", "run"]
+    environment = environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "there is no file config/config.yaml. Name a configuration" in done.stderr
+
+
 def test_a_folder_with_files_is_not_written_over(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
 

@@ -27,19 +27,19 @@ class SearchedModel(NamedTuple):
     n_layers: int
     channels: int
     token_budget: int
-    """Of a pass."""
+    """Token positions of a pass."""
     attention_share: float = 0.0
-    """Of the attention in the cost of a layer, where sub-layers are removed."""
+    """Share of the attention in the cost of a layer, where sub-layers are removed."""
 
 
 class SearchWork(NamedTuple):
     """What a search computes."""
 
     layer_tokens: float
-    """By the engine."""
+    """Layer-tokens of the engine."""
     naive_layer_tokens: float
     patch_flops: float
-    """FLOP of its patches."""
+    """FLOP of the fits of its patches."""
 
 
 def search_work(

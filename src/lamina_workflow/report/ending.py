@@ -41,7 +41,7 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
         *first_lines,
         *_warn_of_guessing(recommended),
         f"report        {results}/report.html",
-        f"database      {results}/lamina.duckdb (make sql, make query)",
+        f"database      {results}/lamina.duckdb (make sql, or lamina sql)",
     ]
 
 

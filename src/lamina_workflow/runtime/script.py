@@ -21,8 +21,8 @@ def run_script(snakemake: Any) -> Iterator[None]:
     """The work of a script, around which `snakemake` is the object that Snakemake gives it.
 
     Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that
-    is not the one that its rule was given is refused. A LaminaError
-    becomes its message and exit status 1.
+    is not the one that its rule was given is refused. A LaminaError becomes
+    its message and exit status 1.
     """
     if snakemake.log:
         _redirect_output(Path(snakemake.log[0]))

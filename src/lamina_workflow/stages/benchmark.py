@@ -1,7 +1,6 @@
 """Jobs of rules/benchmark.smk: what is measured on the variants of a model and on the base model."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from lamina.options.benchmarks import Efficiency, Generate, TaskEntry, TextEntry
@@ -29,16 +28,10 @@ class Measuring(OnModel):
         return tuple(self.repairs)
 
     def files_by_variant(self) -> dict[Variant, VariantFiles]:
-        """The files of each variant, those that it has, which the rule names one after the other."""
+        """The files of each variant, which the rule names one variant after the other."""
         files = iter(self.made_of)
-        files_by_variant: dict[Variant, VariantFiles] = {}
-        for text in self.variants:
-            variant = Variant.parse(text)
-            plan = None if variant.is_base else next(files)
-            patch = None if variant.repair == "none" else next(files)
-            adapter = None if variant.healing == "none" else str(Path(next(files)).parent)
-            files_by_variant[variant] = VariantFiles(plan, patch, adapter)
-        return files_by_variant
+        variants = [Variant.parse(text) for text in self.variants]
+        return {variant: VariantFiles.take(variant, files) for variant in variants}
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; measuring takes longer with more variants."""

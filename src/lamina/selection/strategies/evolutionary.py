@@ -9,8 +9,9 @@ present layer by a donor's layer, or undo this.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -85,6 +86,8 @@ DRAWS_PER_CHILD = 10
 # Swaps of a removed unit with a present one, for each generation.
 SWAPS_PER_GENERATION = 1.5
 
+SelectChildren = Callable[[list[Candidate], int, int, int, int], list[Candidate]]
+
 
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Evolutionary
@@ -93,14 +96,23 @@ def find(
 
     units: Those that may be removed.
     """
-    return {size: _evolve(search, units, size, options) for size in sizes}
-
-
-def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutionary) -> Candidate:
     import numpy as np
 
-    generator = np.random.default_rng([options.seed, size])
-    mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
+    parent_by_size: dict[int, Candidate] = {}
+    for size in sizes:
+        generator = np.random.default_rng([options.seed, size])
+        mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
+        select = partial(_select_measured, search, generator)
+        parent_by_size[size] = _evolve(mutations, options, select)
+    return parent_by_size
+
+
+def _evolve(mutations: Mutations, options: Evolutionary, select: SelectChildren) -> Candidate:
+    """The last parent: each generation's children go through all stages, and the best is next.
+
+    select: Called with the children of a stage, how many of them it keeps, on how many tokens, the
+        generation and the stage. Returns those that it keeps, best first.
+    """
     parent_candidate: Candidate | None = None
     for generation in range(_count_generations(mutations, options) + 1):
         if parent_candidate:
@@ -111,50 +123,65 @@ def _evolve(search: Search, units: Sequence[str], size: int, options: Evolutiona
             if stage == len(options.stages) and parent_candidate:
                 children.append(parent_candidate)
             if children:
-                drawn_samples = search.draw_samples(n_tokens, generator)
-                children = search.select_best(
-                    children, n_kept, generation, str(stage), drawn_samples
-                )
+                children = select(children, n_kept, n_tokens, generation, stage)
         parent_candidate = children[0]
     assert parent_candidate is not None
     return parent_candidate
+
+
+def _select_measured(
+    search: Search,
+    generator: Generator,
+    children: list[Candidate],
+    n_kept: int,
+    n_tokens: int,
+    generation: int,
+    stage: int,
+) -> list[Candidate]:
+    """The children with the least loss on freshly drawn samples."""
+    drawn_samples = search.draw_samples(n_tokens, generator)
+    return search.select_best(children, n_kept, generation, str(stage), drawn_samples)
 
 
 def foresee_rounds(space: SearchSpace, options: Evolutionary) -> Iterator[Round]:
     """The stages of every generation, whose first child is the next parent."""
     import numpy as np
 
-    from lamina.selection.rounds import Round
-
-    unseen = defaultdict[Candidate, float](lambda: 1.0)  # shares of the samples
-
-    def compare(candidates: Sequence[Candidate], n_tokens: float) -> Round:
-        share = min(1.0, n_tokens / space.n_tokens)
-        measured = [candidate for candidate in candidates if unseen[candidate]]
-        mean_unseen = sum(unseen[candidate] for candidate in measured) / max(1, len(measured))
-        for candidate in measured:
-            unseen[candidate] *= 1 - share
-        return Round(measured, share * mean_unseen)
-
+    forecast = _Forecast(space.n_tokens)
     for size in space.sizes:
         generator = np.random.default_rng([options.seed, size])
         mutations = Mutations(space.units, size, options.donors, space.prices, generator)
-        parent: Candidate | None = None
-        for _ in range(_count_generations(mutations, options) + 1):
-            if parent:
-                children = mutations.draw_children(parent, options.offspring)
-            else:
-                children = mutations.draw_first(options.offspring)
-            for stage, (n_kept, n_tokens) in enumerate(options.stages, start=1):
-                if stage == len(options.stages) and parent:
-                    children.append(parent)
-                if children:
-                    yield compare(children, n_tokens)
-                    children = children[:n_kept]
-            parent = children[0]
-        assert parent is not None
-        yield compare([parent], space.n_tokens)
-    yield compare([Candidate()], space.n_tokens)
+        parent = _evolve(mutations, options, forecast.select)
+        forecast.measure([parent], space.n_tokens)
+    forecast.measure([Candidate()], space.n_tokens)
+    yield from forecast.rounds
+
+
+class _Forecast:
+    """The rounds of searches whose first children win, without what was measured before."""
+
+    def __init__(self, n_tokens: float) -> None:
+        self.rounds: list[Round] = []
+        self._n_tokens = n_tokens
+        self._unseen_shares = defaultdict[Candidate, float](lambda: 1.0)
+
+    def select(
+        self, children: list[Candidate], n_kept: int, n_tokens: int, generation: int, stage: int
+    ) -> list[Candidate]:
+        """Count a stage, and keep the first children."""
+        self.measure(children, n_tokens)
+        return children[:n_kept]
+
+    def measure(self, candidates: Sequence[Candidate], n_tokens: float) -> None:
+        """Count the measurement of candidates on samples with so many tokens."""
+        from lamina.selection.rounds import Round
+
+        share = min(1.0, n_tokens / self._n_tokens)
+        measured = [candidate for candidate in candidates if self._unseen_shares[candidate]]
+        unseen = sum(self._unseen_shares[candidate] for candidate in measured)
+        for candidate in measured:
+            self._unseen_shares[candidate] *= 1 - share
+        self.rounds.append(Round(measured, share * unseen / max(1, len(measured))))
 
 
 def _count_generations(mutations: Mutations, options: Evolutionary) -> int:
