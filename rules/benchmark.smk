@@ -7,30 +7,7 @@
 from lamina_workflow.stages import benchmark
 
 
-def files_of_variants(variants):
-    """Plan, patch and adapter of each variant, those that it has, one variant after the other."""
-    return [file for variant in variants for file in paths.variant_files(variant).listed()]
-
-
-def variants_of_block(w):
-    """The variants that {block} measures."""
-    return requests.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
-
-
-def files_of_block(w):
-    """What the variants of {block} are made of."""
-    return files_of_variants(variants_of_block(w))
-
-
-def overlap_checks(w):
-    """The checks against {task} of all calibrations that the variants of {block} were made from."""
-    # The base model has no calibration: it only waits for the task's documents.
-    if w.calibration == "none":
-        return f"results/tasks/{w.task}.parquet"
-    names = {w.calibration}
-    for variant in variants_of_block(w):
-        names.update(requests.read_by(CONFIG, variant))
-    return [f"results/overlap/{w.model}/{name}/{w.task}.json" for name in sorted(names)]
+include: "inputs/benchmark.smk"
 
 
 rule benchmark_task:

@@ -5,16 +5,7 @@
 from lamina_workflow.stages import capture
 
 
-def samples_of_diagnosis(w):
-    """The user's file that a diagnosis names, or the calibration."""
-    file = getattr(CONFIG.diagnoses[w.diagnosis], "file", None)
-    return file or f"results/calibrations/{w.model}/{w.calibration}.parquet"
-
-
-def file_of_diagnosis(w):
-    """The user's file that a diagnosis names, if it names one."""
-    file = getattr(CONFIG.diagnoses[w.diagnosis], "file", None)
-    return [file] if file else []
+include: "inputs/capture.smk"
 
 
 rule capture_activations:

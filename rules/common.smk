@@ -83,7 +83,7 @@ if workflow.exec_mode.name == "DEFAULT":
 # use the network (lamina_workflow.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
 if SOURCE.is_dir():
-    os.environ["PYTHONPATH"] = str(SOURCE)
+    os.environ.update(PYTHONPATH=str(SOURCE))
 os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_DISABLE_TELEMETRY="1",

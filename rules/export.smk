@@ -3,6 +3,10 @@
 # Hugging Face checkpoint or, from a GGUF file, another one (make export VARIANT=…).
 from lamina_workflow.stages import export, prepare
 
+
+include: "inputs/export.smk"
+
+
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with preconditions.end_with_message(workflow.configfiles):
     for variant_text in export.requested_variants(sys.argv):
@@ -18,29 +22,6 @@ FORM = {
     "form": os.environ.get("LAMINA_EXPORT_FORM") or "auto",
     "shard": os.environ.get("LAMINA_EXPORT_SHARD") or "5GB",
 }
-
-
-def adapter_of(w):
-    """What the healing of a variant trained; nothing without one."""
-    if w.healing == "none":
-        return []
-    plan = f"{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
-    return paths.adapter_weights(f"results/adapters/{plan}/{w.repair}/{w.healing}")
-
-
-def existing_benchmarks(w):
-    """The existing benchmarks of the variant and of the base model: the export starts none."""
-    files = []
-    for model, calibration, task, block in requests.benchmark_blocks(CONFIG):
-        file = paths.benchmark(model, calibration, task, block)
-        if model == w.model and calibration in (w.calibration, "none") and Path(file).exists():
-            files.append(file)
-    return files
-
-
-def gguf_file(w):
-    """The GGUF file of the base model, or its shards, that FORM=gguf takes layers out of."""
-    return prepare.gguf_files(CONFIG.models[w.model]) if FORM["form"] == "gguf" else []
 
 
 rule export_variant:

@@ -8,51 +8,12 @@
 from lamina_workflow.stages import prune
 
 
+include: "inputs/prune.smk"
+
+
 localrules:
     prune_step,
     pick_plan,
-
-
-def removed_before(w):
-    """The number of units that are removed before a step."""
-    return int(w.removed) - 1 if CONFIG.selectors[w.selector].STEPS else 0
-
-
-def previous_plan(w):
-    """The plan with one unit less, from which an iterative selector goes on."""
-    n_removed = removed_before(w)
-    if n_removed == 0:
-        return []
-    return f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={n_removed}.json"
-
-
-def sweep_of(w, calibration):
-    """The sweep of a calibration that a step reads, if it reads one."""
-    if not sweeps.step_pass(CONFIG, w.selector):
-        return []
-    n_removed = removed_before(w)
-    selector = sweeps.sweep_of_step(CONFIG, w.selector, n_removed, w.calibration, calibration)
-    return f"results/sweeps/{w.model}/{calibration}/{selector}/removed={n_removed}.parquet"
-
-
-def activations_of(w):
-    """The captured activations, which a selector of runs reads."""
-    if not CONFIG.selectors[w.selector].CAPTURED:
-        return []
-    return f"results/activations/{w.model}/{w.calibration}.parquet"
-
-
-def calibrations_of_search(w):
-    """Other calibrations that a search reads: they judge, or the repairs are fitted on them."""
-    names = sorted(requests.chosen_on(CONFIG, w.calibration, w.selector))
-    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
-
-
-def other_calibrations(w):
-    """The names of other calibrations that a selector scores removals on."""
-    if not sweeps.step_pass(CONFIG, w.selector):
-        return []
-    return sorted(requests.further_calibrations(CONFIG, w.calibration, w.selector))
 
 
 rule prune_step:

@@ -21,6 +21,10 @@ from lamina_workflow.report import queries
 from lamina_workflow.stages import report as page
 from lamina.tables import TABLES
 
+
+include: "inputs/report.smk"
+
+
 FIGURES = page.list_figures(CONFIG)  # with the tables that each reads
 FIGURE_QUERIES = declared_literals("lamina_workflow.report.figures", "QUERIES")  # likewise
 FIGURE_TITLES = declared_literals("lamina_workflow.report.figures", "TITLE")
@@ -41,11 +45,6 @@ localrules:
     collect_facts,
     render_report,
     check_refusals,
-
-
-def parts_of_table(w):
-    """The files that {table} is gathered from: exactly those that the configuration asks for."""
-    return tables.files_of_table(CONFIG, w.table)
 
 
 rule gather_table:

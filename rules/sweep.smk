@@ -8,25 +8,12 @@
 from lamina_workflow.stages import sweep
 
 
+include: "inputs/sweep.smk"
+
+
 localrules:
     gather_sweep,
     score_relevance,
-
-
-def plan_before(w):
-    """The plan of the units that are removed before the sweep; none where nothing is removed."""
-    if w.removed == "0":
-        return []
-    selector = sweeps.SweepSelector.parse(w.selector)
-    calibration = selector.planned_on(w.calibration)
-    return f"results/plans/{w.model}/{calibration}/{selector.name}/removed={w.removed}.json"
-
-
-def blocks_of_sweep(w):
-    """What the jobs write that share a sweep."""
-    folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
-    n_blocks = sweeps.sweep_blocks(CONFIG, w.model, w.selector)
-    return [f"{folder}/block={block}.parquet" for block in range(n_blocks)]
 
 
 rule sweep_units:

@@ -37,3 +37,14 @@ def test_the_file_in_workflow_plans_the_same_jobs(tmp_path: Path) -> None:
 
     assert expected.pop("all") == catalogued.pop("default") == "1"
     assert catalogued == expected
+
+
+def test_snakemake_has_nothing_to_object_to(tmp_path: Path) -> None:
+    for part in ("resources", "workflow"):
+        (tmp_path / part).symlink_to(ROOT / part)
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(ROOT / "Snakefile"), "--lint"]
+    command += ["--configfile", str(ROOT / "tests/configs/tiny.yaml")]
+    command += ["--directory", str(tmp_path)]
+    environment = environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
