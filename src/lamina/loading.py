@@ -32,7 +32,7 @@ class NamedModel(NamedTuple):
     """What a name under the results folder stands for."""
 
     manifest: dict[str, Any]
-    """Of the base model, whose `path` is absolute."""
+    """Manifest of the base model, whose `path` is absolute."""
     variant: Variant | None
     """None if the name is that of a model alone."""
 

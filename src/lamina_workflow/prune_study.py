@@ -20,7 +20,7 @@ from lamina.data.files import read_questions
 from lamina.errors import LaminaError
 
 TEST_SHARE = 0.4
-"""Of the questions: with 100 of them, 40 tell 20 points from nothing, and 60 still choose."""
+"""Share of the questions that test: of 100, 40 tell 20 points from nothing, and 60 still choose."""
 TEXT_TEST_SHARE = 0.2
 LEAST_QUESTIONS = 20
 LEAST_DOCUMENTS = 20

@@ -405,7 +405,7 @@ def healing(model: PreTrainedModel, folder: Path) -> None:
 
 _RUN: dict[str, Callable[[PreTrainedModel, Path], None]] = {
     "sweep": sweep,
-    "halves": sublayers,
+    "sub-layers": sublayers,
     "patch": patched,
     "healing": healing,
     "export": exported,

@@ -19,7 +19,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.selectors import Selector
-from lamina.selection import judging, tournament
+from lamina.selection import judging, proposing, tournament
 from lamina.selection.options import Loop
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import SearchSpace
@@ -316,7 +316,7 @@ def test_a_metric_proposes_the_units_of_the_lowest_single_losses() -> None:
     model = tiny.model(depth=5)
     calibration = random_calibration(12)
 
-    sets, _ = judging.propose_sets(
+    sets, _ = proposing.propose_sets(
         request_search(model, {}, portfolio_options(members=["perplexity"]), sizes=[2, 3]),
         calibration,
     )
@@ -333,7 +333,7 @@ def test_a_block_is_proposed_where_the_streams_around_it_are_most_alike() -> Non
     model = tiny.model(depth=6)
     calibration = random_calibration(12)
 
-    sets, _ = judging.propose_sets(
+    sets, _ = proposing.propose_sets(
         request_search(model, {}, portfolio_options(), sizes=[2, 3]), calibration
     )
 
@@ -355,7 +355,7 @@ def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
     calibration = random_calibration(8)
     options = portfolio_options(members=["perplexity", "pairwise"])
 
-    sets, _ = judging.propose_sets(request_search(model, {}, options, sizes=[2, 3]), calibration)
+    sets, _ = proposing.propose_sets(request_search(model, {}, options, sizes=[2, 3]), calibration)
 
     units = all_units(5, "layer")
     losses: dict[frozenset[str], np.ndarray] = {}

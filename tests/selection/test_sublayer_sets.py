@@ -19,7 +19,7 @@ from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.options.calibrations import Calibration
 from lamina.options.selectors import Selector
-from lamina.selection import choosing, judging, tournament
+from lamina.selection import choosing, judging, proposing, tournament
 from lamina.selection.plans import Plan, StepEvidence, UnitPrices
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies import evolutionary, pairwise, portfolio
@@ -287,7 +287,7 @@ def propose(model: PreTrainedModel) -> Propose:
         options = Selector.from_options(settings)
         manifest = manifest_of(model)
         request = SearchRequest(model, {}, options, [1, 2], KEYS, "acc", 4000, manifest=manifest)
-        proposals, scores = judging.propose_sets(request, random_calibration(16))
+        proposals, scores = proposing.propose_sets(request, random_calibration(16))
         assert scores.keys() == set(all_units(DEPTH, kind))
         return proposals
 

@@ -38,7 +38,7 @@ LOADING_BY_NAME = {
     "src/lamina/repair/fitting.py",
     "src/lamina/repair/protocol.py",
     "src/lamina/selection/choosing.py",
-    "src/lamina/selection/judging.py",
+    "src/lamina/selection/proposing.py",
     "src/lamina/selection/options.py",
     "src/lamina/selection/removals.py",
     "src/lamina/selection/sets.py",

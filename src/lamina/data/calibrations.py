@@ -49,7 +49,7 @@ class Row:
     context: tuple[int, ...]
     continuation: tuple[int, ...]
     characters: int
-    """Of the choice, as `acc_norm` counts."""
+    """Length of the choice as `acc_norm` counts it."""
     cut: int = 0
     """Tokens of the context that were left out, since the model reads fewer."""
 

@@ -44,7 +44,7 @@ class Style:
     system: str | None = None
     """The system prompt; without a template it stands before the prompt."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of the template, such as enable_thinking."""
+    """Arguments of the template, such as enable_thinking."""
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:

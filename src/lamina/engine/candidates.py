@@ -194,7 +194,7 @@ class Tree:
     """The streams of a pass."""
 
     levels: tuple[Level, ...]
-    """Of each layer, and of the boundary after the last layer."""
+    """One level for each layer, and one for the boundary after the last layer."""
     leaves: tuple[int, ...]
     """The stream in which each candidate arrives."""
 

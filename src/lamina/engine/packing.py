@@ -139,7 +139,7 @@ class ScoredTokens:
     position_indices: np.ndarray
     """Its index in that line, (positions,)."""
     token_positions: np.ndarray
-    """Of each scored token, the number of the position that predicts it, (tokens,)."""
+    """Number of the position that predicts each scored token, (tokens,)."""
     target_ids: np.ndarray
     """The tokens, (tokens,)."""
     token_rows: np.ndarray

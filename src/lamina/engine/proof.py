@@ -31,7 +31,7 @@ from lamina.models.surgery import remove_units
 N_COMPARED = 8  # positions at the end of a row
 SHORT_LENGTH = 16  # tokens, at least, of the row that runs without each layer
 LONG_LENGTH = 64  # tokens, at most
-SUBLAYER_FINDING = "halves"  # its name in the file of a model's check
+SUBLAYER_FINDING = "sublayers"  # its name in the file of a model's check
 
 _logger = logging.getLogger(__name__)
 

@@ -185,7 +185,7 @@ class _PartReadings:
     """What is read off a part of the logits, for each stream."""
 
     logprobs: torch.Tensor
-    """Of each scored token, (streams, tokens)."""
+    """Log-probability of each scored token, (streams, tokens)."""
     is_likeliest: torch.Tensor
     """Whether the scored token has the largest logit, (streams, tokens)."""
     distances: torch.Tensor

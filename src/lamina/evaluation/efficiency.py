@@ -40,7 +40,7 @@ class Timing(NamedTuple):
     prefill: float
     """Seconds for the prompt."""
     tokens_per_second: float
-    """Of generation, over the batch."""
+    """Generated tokens of the whole batch per second."""
     working_bytes: int | None
     """Peak of GPU memory during the run less the memory in use before it; None on a CPU.
 

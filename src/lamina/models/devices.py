@@ -24,7 +24,7 @@ from lamina.models.structure import layers_of
 LIMIT = "LAMINA_DEVICE_GB"
 """Environment variable: gigabytes of a device that weights may take; by default what is free."""
 SHARE = 0.85
-"""Of the free memory, for weights. Passes have the rest."""
+"""Share of the free memory that weights may take. Passes have the rest."""
 
 _NO_LIMIT = 1 << 62  # bytes
 

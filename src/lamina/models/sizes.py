@@ -48,7 +48,7 @@ class Sizes:
     """A model by its shapes."""
 
     parameters: list[LayerAmounts]
-    """Of each layer."""
+    """Parameters of each layer."""
     active_parameters: list[LayerAmounts]
     """Those that one token uses: of experts, only the chosen ones."""
     outside: int

@@ -235,7 +235,7 @@ def _lists_of_length(model: PreTrainedModel, length: int) -> list[str]:
 
 
 def _lists_in_decoder(model: PreTrainedModel, list_names: list[str]) -> list[str]:
-    """Of several lists, those of the decoder: a model may have towers for images or sound too."""
+    """The lists that belong to the decoder: a model may have towers for images or sound too."""
     decoder = model.get_decoder()
     decoder_name = ""
     for name, module in model.named_modules():

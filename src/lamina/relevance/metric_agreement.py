@@ -64,7 +64,7 @@ class MetricAgreement:
     n_units: int
 
     pearson: Interval | None
-    """Of the true scores over all units and tasks; None where all scores of a metric are equal."""
+    """Correlation of the true scores over all units and tasks; None where all scores of a metric are equal."""
 
     spearman: Interval | None
     """Likewise, of the ranks."""

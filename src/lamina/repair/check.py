@@ -56,7 +56,7 @@ class _ErrorSums:
     """
 
     token_weight: torch.Tensor
-    """Of all tokens of a group, (groups,)."""
+    """Sum of the weights of a group's tokens, (groups,)."""
     absolute_before: torch.Tensor
     """Absolute errors, summed over the tokens of a group, (groups, C)."""
     absolute_after: torch.Tensor

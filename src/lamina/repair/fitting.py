@@ -68,9 +68,9 @@ class FittedGroup:
 
     tensors: Mapping[Boundary, Tensors]
     boundary_columns: Mapping[Boundary, Columns]
-    """Of each fit, whatever the plan."""
+    """Columns of each fit that are the same for all plans."""
     plan_columns: Mapping[int, Mapping[str, Any]]
-    """Of each plan, by size, whatever the boundary."""
+    """Columns of each plan that are the same for all boundaries, by size."""
 
 
 def sort_plans(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitRequest:

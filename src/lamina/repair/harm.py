@@ -30,7 +30,7 @@ class LossColumns(TypedDict):
     loss_bare: float
     loss_repaired: float
     loss_stderr: float | None
-    """Of the difference; None for a single document."""
+    """Standard error of the difference; None for a single document."""
     n_loss: int
     """Documents."""
     hurts: bool

@@ -21,7 +21,7 @@ class ChainStatistics(Statistics[Moments]):
     """Moments of both chains: `fit` and `heldout` are those of the validated chain."""
 
     final_chain: Moments
-    """Of all samples, in the stream of the final chain."""
+    """Moments of all samples in the stream of the final chain."""
 
     def whole(self) -> Moments:
         return self.final_chain

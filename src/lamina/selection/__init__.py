@@ -4,9 +4,10 @@
 measures a sweep, and `choosing` turns sweeps or captured activations into the evidence that a
 strategy decides on. `plans` has what a strategy is asked for and what it returns.
 
-Strategies that try whole sets are one job. `sets` runs such a search and `judging` that of a
-portfolio, whose sets compete in a `tournament`. Both ask `trials` for losses, which asks an
-`evaluator` for what was not measured yet. `looped` scores candidates with a repair in place.
+Strategies that try whole sets are one job. `sets` runs such a search, and `judging` that of a
+portfolio: `proposing` asks its members for sets, which compete in a `tournament`. Both searches ask
+`trials` for losses, which asks an `evaluator` for what was not measured yet. `looped` scores
+candidates with a repair in place.
 
 Which samples decide: `iterative`, `one_shot`, `block` and `clusters` use the whole calibration (with
 a repair in place, two folds score under each other's patches). `evolutionary` and `pairwise` choose

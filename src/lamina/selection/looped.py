@@ -68,7 +68,7 @@ class Repairs:
     """
 
     fold_of_sample: Sequence[int]
-    """Of each sample of the calibration that is scored."""
+    """Fold of each sample of the calibration that is scored."""
     patches: Sequence[Mapping[Boundary, Patch]]
     """For each fold the patches that score it, which were fitted on the other fold."""
     n_layers: int

@@ -27,7 +27,7 @@ class Loop(_JobOptions):
 
     repair: Options[Repair]
     weights: list[tuple[str, float]]
-    """Of a token of each calibration that the repair is fitted on, the variant's own first."""
+    """Weight of a token of each calibration that the repair is fitted on, the variant's own first."""
     protect: list[int]
     """Layers that are not scored."""
     seed: int

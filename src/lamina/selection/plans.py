@@ -44,7 +44,7 @@ class Plan:
     `7.@math` is not removed: layer 7 of model `math` replaces it.
     """
     scores: list[float | None] = field(default_factory=list)
-    """Of each unit, when it was removed."""
+    """Score of each unit when it was removed."""
     accuracy_before: list[float | None] = field(default_factory=list)
     """On the calibration, before each removal; None where it was not measured."""
     accuracy_after: list[float | None] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Plan:
     replacements: dict[str, Any] = field(default_factory=dict)
     """Records of the models that layers are taken from, by name."""
     choice: dict[str, Any] = field(default_factory=dict)
-    """Of a portfolio: the `member` and the `repair` of the winner, and the losses of the others."""
+    """What a portfolio chose: the winner's `member` and `repair`, and the losses of the others."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class StepEvidence:
     ranked: Sequence[ScoredUnit] = ()
     """The units of the current model, least relevant first."""
     current_accuracy: float | None = None
-    """Of the current model, on the calibration."""
+    """Accuracy of the current model on the calibration."""
     accuracies: dict[str, float] = field(default_factory=dict)
     """On the calibration, after the removal of each unit."""
     distances: dict[tuple[int, int], float] = field(default_factory=dict)
-    """Of boundary `start + span` from boundary `start` of the base model, by (start, span)."""
+    """Distance between boundaries `start` and `start + span` of the base model, by (start, span)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class UnitPrices:
 
     kind: str = "layer"
     attention_share: float = 0.0
-    """Of the attention in a layer's cost; the MLP has the rest."""
+    """Share of the attention in a layer's cost; the MLP has the rest."""
 
     @property
     def share_by_component(self) -> dict[str, float]:
@@ -130,9 +130,9 @@ class PlanRequest:
     """Indices of the layers that stay."""
     seed: int
     layer_kinds: Sequence[int] = ()
-    """Of each layer, if the cut must not shift them (`lamina.models.cutting.kinds_by_layer`)."""
+    """Kind of each layer, if the cut must not shift kinds (`lamina.models.cutting.kinds_by_layer`)."""
     attention_share: float = 0.0
-    """Of the attention in a layer's cost."""
+    """Share of the attention in a layer's cost."""
 
     @property
     def prices(self) -> UnitPrices:

@@ -78,9 +78,9 @@ class _StreamSums:
     """Sums over the tokens of a stream Y, for ‖Y - mean‖²."""
 
     total: torch.Tensor
-    """Of y, (C,)."""
+    """Sum of y, (C,)."""
     squares: torch.Tensor
-    """Of ‖y‖², scalar."""
+    """Sum of ‖y‖², scalar."""
     n_tokens: int
 
     def plus(self, stream: torch.Tensor) -> "_StreamSums":

@@ -56,7 +56,7 @@ class SearchRequest:
     replacements: DonorModels | None = None
     """The models whose layers may replace the model's own."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    """Of the model; `units: both` needs its `attention_share`."""
+    """Manifest of the model; `units: both` needs its `attention_share`."""
     log: Path | None = None
     """The losses so far: a search that was killed goes on from a log with the same `origin`."""
     origin: str = ""

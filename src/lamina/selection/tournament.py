@@ -111,7 +111,7 @@ class Tournament:
         self.judge_documents = judge_documents
         self.form_candidates = form_candidates
         self.rows: list[dict[str, Any]] = []
-        """Of table `searches`, without its keys."""
+        """Rows of table `searches`, without its keys."""
         self._entrants: dict[int, list[Entrant]] = {}
         self._proposals: dict[int, Mapping[str, frozenset[str]]] = {}
         self._documents_seen: dict[tuple[int, frozenset[str]], list[np.ndarray]] = {}

@@ -45,7 +45,7 @@ class LoggedMeasurement(TypedDict):
     """One line of a log: the losses of some candidates on some samples."""
 
     units: list[list[str]]
-    """Of each candidate, those that it lacks."""
+    """The units that each candidate lacks."""
     samples: list[int]
     losses: list[list[float]]
     """(candidates, samples); never NaN."""
@@ -298,7 +298,7 @@ class SearchResult:
     losses: Mapping[int, float]
     """The mean loss of each of them on the samples of the search, of the base model under 0."""
     rows: Sequence[Mapping[str, Any]]
-    """Of table `searches`, without model, calibration and selector."""
+    """Rows of table `searches`, without model, calibration and selector."""
 
 
 def run_search(

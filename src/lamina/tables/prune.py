@@ -63,12 +63,12 @@ SEARCHES = Table(
         ),
         "repair": Column(
             "string",
-            "Of a portfolio: the repair in place, or none; null for other strategies.",
+            "The repair in place, or none, in a portfolio; null for other strategies.",
         ),
         "removed": Column(
             "int64",
-            "Number of units that the set removes, of halves of both kinds what they count in "
-            "whole layers; 0 for the unpruned model.",
+            "Size of the set: its units, or, with `units: both`, the whole layers that its "
+            "sub-layers count as; 0 for the unpruned model.",
         ),
         "units": Column("list<string>", "Units of the set: 12, 12.attention or 12.mlp."),
         "step": Column("int64", "In the stages the generation, from 0; else the size."),

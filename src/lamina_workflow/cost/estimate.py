@@ -56,7 +56,7 @@ class JobsWork(NamedTuple):
     outputs: list[str]
     """Each job writes one of them."""
     cost: Stage
-    """Of all these jobs together."""
+    """Cost of all these jobs together."""
 
     @classmethod
     def of(
@@ -218,9 +218,9 @@ class Works:
 
     config: Configuration
     manifests: Mapping[str, Mapping[str, Any]]
-    """Of each model."""
+    """Manifest of each model."""
     shapes: Mapping[str, Shape]
-    """Of each model."""
+    """Shape of each model."""
     calibration_tokens: Mapping[tuple[str, str], Tokens]
     """By model and calibration."""
     task_tokens: Mapping[tuple[str, str], Tokens]

@@ -86,7 +86,7 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _describe_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Of the first calibrations: which layers can be removed one at a time, and which matter."""
+    """Which layers of the first calibrations can be removed one at a time, and which matter."""
     reliabilities = {
         (row["model"], row["calibration"]): row["value"]
         for row in answer_question(connection, "how_sure_rankings_are")

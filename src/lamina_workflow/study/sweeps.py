@@ -35,9 +35,9 @@ class SweepSelector:
     plan_calibration: str = ""
     """The calibration of the plans, if it is not the one that is swept."""
     pass_: str = ""
-    """Of the base model."""
+    """Pass of a sweep of the base model; empty for other sweeps."""
     units: str = ""
-    """Of the base model."""
+    """Kind of unit of a sweep of the base model; empty for other sweeps."""
 
     @classmethod
     def parse(cls, text: str) -> "SweepSelector":

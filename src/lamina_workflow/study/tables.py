@@ -64,7 +64,7 @@ def files_of_table(config: Configuration, table: str) -> list[str]:
 
 
 def _manifests(config: Configuration) -> list[str]:
-    """Of all models but the donors that no study uses as a model."""
+    """Manifests of all models but the donors that no study uses as a model."""
     studied_models: set[str] = set()
     for study in config.studies.values():
         studied_models.update(study.models)

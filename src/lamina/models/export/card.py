@@ -51,7 +51,7 @@ class BaseSource:
     variant: Variant
     """Its names in the configuration."""
     manifest: Mapping[str, Any]
-    """Of the base model: path, source, revision, dtype, …"""
+    """Manifest of the base model: path, source, revision, dtype, …"""
     plan: Mapping[str, Any]
     """As JSON gives it."""
     benchmarks: Sequence[Mapping[str, Any]] = ()
@@ -66,7 +66,7 @@ class Facts(BaseSource):
     """`stock`, `code` or `gguf`."""
     n_base_parameters: int
     n_parameters: int
-    """Of the export."""
+    """Parameters of the exported model."""
     removed_runs: Sequence[tuple[float, float]]
     """Runs of removed units as boundaries (start, end) of the base model, the end exclusive."""
     has_patches: bool
@@ -82,15 +82,15 @@ class Facts(BaseSource):
     vllm_obstacle: str
     """Why vLLM cannot run the code of the export; empty if it can."""
     family: str
-    """Of the decoder, as config.json names it."""
+    """Type of the decoder, as config.json names it."""
     kept_layers: Sequence[int]
     """The layers that stay, in base numbering."""
     layer_kinds: Sequence[int]
-    """Of the base model's layers, as `lamina.models.cutting.kinds_by_layer` tells them apart."""
+    """Kind of each layer of the base model (`lamina.models.cutting.kinds_by_layer`)."""
     base_gguf_bytes: int | None
     """Bytes of the GGUF file that is the base model; None if it is not one."""
     weights_bytes: int
-    """Of the export."""
+    """Bytes of the exported weights."""
 
     @property
     def is_bare_cut(self) -> bool:

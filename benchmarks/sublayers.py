@@ -1,6 +1,6 @@
 """What a token's time really loses without attentions and without MLPs, beside the estimate of `cost: latency`.
 
-`PYTHONPATH=src python benchmarks/halves.py [FOLDER]`: a folder of a model, SmolLM2 of `make smollm2` if none is named.
+`PYTHONPATH=src python benchmarks/sublayers.py [FOLDER]`: a folder of a model, SmolLM2 of `make smollm2` if none is named.
 Ten attentions and ten MLPs are removed in turn; each is timed in turns with the base, with caches of several lengths.
 """
 
