@@ -269,6 +269,7 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(share: str, count: in
         ({"strategy": "deepest", "protect": [0, -1]}, 6),
         ({"strategy": "deepest", "protect": [5, -2]}, 5),
         ({"strategy": "random", "protect": [1, 2, 3]}, 5),
+        ({"strategy": "given", "layers": [4, -1]}, 2),
     ],
 )
 def test_the_largest_removal_of_eight_layers(options: RawConfig, largest: int) -> None:

@@ -329,6 +329,18 @@ def test_a_metric_proposes_the_units_of_the_lowest_single_losses() -> None:
     assert sets[3] == {"perplexity": frozenset(units_by_loss[:3])}
 
 
+def test_deepest_layers_and_sets_of_the_configuration_compete_at_their_sizes() -> None:
+    model = tiny.model(depth=6)
+    options = portfolio_options(members=["deepest"], sets=[[1, -1], [0, 2, 3], [4]])
+
+    sets, _ = proposing.propose_sets(
+        request_search(model, {}, options, sizes=[2, 3]), random_calibration(12)
+    )
+
+    assert sets[2] == {"deepest": frozenset({"4", "3"}), "set 1": frozenset({"1", "5"})}
+    assert sets[3] == {"deepest": frozenset({"4", "3", "2"}), "set 2": frozenset({"0", "2", "3"})}
+
+
 def test_a_block_is_proposed_where_the_streams_around_it_are_most_alike() -> None:
     model = tiny.model(depth=6)
     calibration = random_calibration(12)
@@ -417,7 +429,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
     assert resumed_search == search()
 
 
-@pytest.mark.parametrize("member", ["random", "deepest", "taylor"])
+@pytest.mark.parametrize("member", ["random", "given", "taylor"])
 def test_a_member_that_proposes_no_sets_is_refused(member: str) -> None:
     with pytest.raises(LaminaError, match="proposes no sets"):
         portfolio_options(members=[member])

@@ -1,6 +1,7 @@
 """What each strategy removes, on evidence small enough to decide by eye, or against all subsets."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lamina.models.units import all_units
 from lamina.options.selectors import Selector
 from lamina.selection import choosing, plans
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
-from lamina.selection.strategies import block, deepest, iterative, one_shot, random
+from lamina.selection.strategies import block, deepest, given, iterative, one_shot, random
 from tests.selection.examples import KEYS
 
 DEPTH = 6
@@ -60,6 +61,21 @@ def test_units_are_removed_in_the_order_of_the_evidence_but_none_that_is_protect
 
     assert plan.units == units
     assert plan.removed == len(units)
+
+
+def test_given_layers_go_in_their_order_whole_or_in_part() -> None:
+    layers = (4, -1, 0)
+    whole = replace(request_plan(2), given_layers=layers)
+    attentions = replace(request_plan(3, kind="attention"), given_layers=layers)
+    both = replace(request_plan(1, kind="both"), given_layers=layers, attention_share=0.25)
+
+    assert given.choose(whole, NO_EVIDENCE, EMPTY_PLAN).units == ["4", str(DEPTH - 1)]
+    assert given.choose(attentions, NO_EVIDENCE, EMPTY_PLAN).units == [
+        "4.attention",
+        f"{DEPTH - 1}.attention",
+        "0.attention",
+    ]
+    assert given.choose(both, NO_EVIDENCE, EMPTY_PLAN).units == ["4.attention", "4.mlp"]
 
 
 def test_iterative_adds_the_least_relevant_unit_to_the_previous_plan() -> None:

@@ -4,7 +4,7 @@ Layers are numbered as in the base model. `"7.@math"` removes nothing: layer 7 o
 replaces layer 7 of the base model (`lamina.models.replacements`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lamina.errors import LaminaError
 
@@ -48,6 +48,17 @@ def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str
 
     kind: `layer`, `attention`, `mlp`, or `both` for the two sub-layers of each layer.
     """
-    suffixes = {"layer": ("",), "both": (".attention", ".mlp")}.get(kind, (f".{kind}",))
-    units = [f"{layer_index}{suffix}" for layer_index in range(n_layers) for suffix in suffixes]
+    units = units_of_layers(range(n_layers), n_layers, kind)
     return [unit for unit in units if unit not in removed]
+
+
+def units_of_layers(layers: Iterable[int], n_layers: int, kind: str) -> list[str]:
+    """The units of one kind in these layers, in their order.
+
+    layers: Negative ones are counted from the end.
+
+    >>> units_of_layers([4, -1], 6, "both")
+    ['4.attention', '4.mlp', '5.attention', '5.mlp']
+    """
+    suffixes = {"layer": ("",), "both": (".attention", ".mlp")}.get(kind, (f".{kind}",))
+    return [f"{layer % n_layers}{suffix}" for layer in layers for suffix in suffixes]

@@ -28,6 +28,8 @@ _ABSENT_OPTIONS: Mapping[str, Any] = {
     "combine": "mean",
     "donors": (),
     "periods": "any",
+    "layers": (),
+    "sets": (),
 }
 Combine = Literal["mean", "worst"]
 
@@ -115,7 +117,7 @@ class Selector(Choice):
     """A metric, a strategy, the kind of unit and what must stay.
 
     The most that can be removed: all unprotected layers but one; for `block` the longest run of
-    them; for `deepest` all unprotected ones except the last layer.
+    them; for `deepest` all unprotected ones except the last layer; for `given` those it names.
     """
 
     BY = "strategy"
@@ -133,6 +135,8 @@ class Selector(Choice):
     STEPS: ClassVar[bool] = False
     # Whether it reads the captured activations.
     CAPTURED: ClassVar[bool] = False
+    # Whether it proposes sets to a portfolio without reading a measurement.
+    PROPOSES: ClassVar[bool] = False
     # How units were chosen, for the card of an export.
     CHOICE: ClassVar[str] = "units were removed by their scores"
 
@@ -163,6 +167,8 @@ class Selector(Choice):
         combine: str
         donors: Sequence[str]
         periods: str
+        layers: Sequence[int]
+        sets: Sequence[Sequence[int]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

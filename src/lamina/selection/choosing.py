@@ -106,6 +106,7 @@ def choose_plan(
         seed=selector.seed,
         layer_kinds=layer_kinds,
         attention_share=attention_share,
+        given_layers=selector.layers,
     )
     previous = previous or empty_plan(selector, keys)
     if replacements:

@@ -133,6 +133,8 @@ class PlanRequest:
     """Kind of each layer, if the cut must not shift kinds (`lamina.models.cutting.kinds_by_layer`)."""
     attention_share: float = 0.0
     """Share of the attention in a layer's cost."""
+    given_layers: Sequence[int] = ()
+    """The layers that the configuration names, negative ones counted from the end."""
 
     @property
     def prices(self) -> UnitPrices:

@@ -10,7 +10,7 @@ from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.capture import capture_similarities
-from lamina.models.units import all_units, parse_unit
+from lamina.models.units import all_units, parse_unit, units_of_layers
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
 from lamina.relevance.columns import Context, from_table
@@ -41,6 +41,11 @@ def propose_sets(
     for plan_size in request.sizes:
         for member in request.selector.members:
             proposals[plan_size] |= proposer.propose(member, plan_size)
+    for number, layers in enumerate(request.selector.sets, start=1):
+        named_units = units_of_layers(layers, request.depth, request.selector.units)
+        plan_size = request.prices.size_of(named_units)
+        if plan_size in proposals:
+            proposals[plan_size][f"set {number}"] = frozenset(named_units)
     for strategy_name in proposer.searching:
         for plan_size, candidate in _search_with_defaults(
             request, strategy_name, calibration
@@ -74,6 +79,7 @@ class _Proposer:
         self.strategies = [
             name for name in member_names if name not in self.metrics and name not in self.searching
         ]
+        self.captured = {kind.title() for kind in Selector.kinds() if kind.CAPTURED}
         self.protected = protected_layers(request.selector.protect, request.depth)
         self.spaces = [_Space("", request.selector.units)]
         if request.selector.units == "both":
@@ -82,7 +88,7 @@ class _Proposer:
         for space in self.spaces:
             self._rank_units(space, calibration)
         self.distances = StepEvidence()
-        if self.strategies:
+        if self.captured & set(self.strategies):
             self.distances = StepEvidence(distances=self._capture_distances(calibration))
 
     def propose(self, member: str, plan_size: int) -> dict[str, frozenset[str]]:
@@ -110,13 +116,7 @@ class _Proposer:
             return [entry.unit for entry in plan_request.select_lowest_units(ranked_units)]
         if member not in self.strategies or space.kind == "both":
             return []
-        strategy_options = Selector.from_options(
-            {
-                "strategy": member,
-                "metric": BOUNDARY_METRIC,
-                "protect": self.request.selector.protect,
-            }
-        )
+        strategy_options = self._options_of(member)
         if plan_size > strategy_options.largest_removal(self.request.depth):
             return []
         empty_plan = Plan(
@@ -129,6 +129,13 @@ class _Proposer:
         strategy = import_module(f"{Selector.PACKAGE}.{member}")
         plan: Plan = strategy.choose(plan_request, self.distances, empty_plan)
         return plan.units
+
+    def _options_of(self, strategy_name: str) -> Selector:
+        """The options of a strategy that proposes with its defaults."""
+        options = {"strategy": strategy_name, "protect": self.request.selector.protect}
+        if strategy_name in self.captured:
+            options["metric"] = BOUNDARY_METRIC
+        return Selector.from_options(options)
 
     def _rank_units(self, space: _Space, calibration: CalibrationSamples) -> None:
         """Rank the units of one kind by the members' metrics and the deciding one."""

@@ -1,5 +1,6 @@
 """How many units a study removes: whether that many can be, and what sizes such as 6 GB come to."""
 
+from collections.abc import Sequence
 from itertools import accumulate, product
 from pathlib import Path
 
@@ -24,7 +25,8 @@ def check_removed(
     entry_key: The key of the study.
     sizes_by_model: Those that are read go in, so that each model is read once for all studies.
 
-    Raises LaminaError, which names the key `removed` of the study or `protect` of a selector.
+    Raises LaminaError, which names the key `removed` of the study, or `protect`, `layers` or
+    `sets` of a selector.
     """
     sizes_asked = [entry for entry in study.removed if isinstance(entry, Size)]
     for model in study.models:
@@ -43,7 +45,7 @@ def check_removed(
                 raise _no_shapes(entry_key, model, sizes_asked[0])
 
         for selector in study.selectors:
-            checks.check_protected(selector)
+            checks.check_named_layers(selector)
         for entry, selector in product(study.removed, study.selectors):
             if isinstance(entry, Size) and model_sizes is not None:
                 reached = checks.reach_size(selector, entry, model_sizes)
@@ -98,12 +100,30 @@ class RemovalChecks:
         self.model = model
         self.n_layers = n_layers
 
-    def check_protected(self, selector: str) -> None:
-        """Refuse protected layers that the model does not have."""
-        for index in self.config.selectors[selector].protect:
+    def check_named_layers(self, selector: str) -> None:
+        """Refuse layers by number that the model does not have, or that are named twice."""
+        options = self.config.selectors[selector]
+        self._check_layers(f"selectors.{selector}.protect", options.protect)
+        named_sets = {"layers": options.layers}
+        named_sets |= {f"sets.{number}": layers for number, layers in enumerate(options.sets)}
+        protected = {index % self.n_layers for index in options.protect}
+        for key, layers in named_sets.items():
+            entry_key = f"selectors.{selector}.{key}"
+            self._check_layers(entry_key, layers)
+            for place, index in enumerate(layers):
+                others = {other % self.n_layers for other in layers[:place]}
+                if index % self.n_layers in others | protected:
+                    raise LaminaError(
+                        f"{entry_key}: {index} is named twice, or is protected. Name each layer "
+                        "that goes once, and leave it out of `protect`."
+                    )
+
+    def _check_layers(self, entry_key: str, layers: Sequence[int]) -> None:
+        """Refuse layers that the model does not have."""
+        for index in layers:
             if not -self.n_layers <= index < self.n_layers:
                 raise LaminaError(
-                    f"selectors.{selector}.protect: {index} is not a layer of '{self.model}', "
+                    f"{entry_key}: {index} is not a layer of '{self.model}', "
                     f"which has {self.n_layers} layers. Write 0 to {self.n_layers - 1}, or -1 to "
                     f"-{self.n_layers} to count from the end."
                 )

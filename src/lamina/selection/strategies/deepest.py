@@ -16,6 +16,7 @@ class Deepest(Selector):
     """Removes the layers before the last one; measures nothing."""
 
     LIMIT = ", and the last layer stays"
+    PROPOSES = True
 
     strategy: Literal["deepest"] = "deepest"
 

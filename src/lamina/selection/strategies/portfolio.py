@@ -8,12 +8,12 @@ all in the end, each set with every repair that is listed and with none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import model_validator
 
 from lamina.models.units import COMPONENTS, parse_unit
-from lamina.options.entry import Filled, Weights, option, seed_option
+from lamina.options.entry import Filled, Spelt, Weights, option, seed_option
 from lamina.options.explain import invalid, join_words
 from lamina.options.metrics import METRICS, MetricName
 from lamina.options.selectors import Selector
@@ -54,9 +54,14 @@ class Portfolio(Selector):
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
     members: list[Filled] = option(
         "Metrics by which the lowest units are proposed, and strategies: those that read the "
-        "streams of the unpruned model, and those that search, which cost much more.",
+        "streams of the unpruned model, `deepest`, and those that search, which cost much more.",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
+    )
+    sets: list[list[Annotated[int, Spelt]]] = option(
+        "Sets of layers of your own, such as those of a paper, which compete at their sizes.",
+        [],
+        shown_default="none",
     )
     exchanges: int = option(
         "Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0
@@ -85,20 +90,20 @@ class Portfolio(Selector):
 
     @model_validator(mode="after")
     def _check_members(self) -> Self:
-        comparing_runs = [kind.title() for kind in Selector.kinds() if kind.CAPTURED]
+        of_layers = [kind.title() for kind in Selector.kinds() if kind.CAPTURED or kind.PROPOSES]
         searching = [
             kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self)
         ]
         metrics = [
             name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")
         ]
-        proposing = [*comparing_runs, *searching, *metrics]
+        proposing = [*of_layers, *searching, *metrics]
         for name in self.members:
             if name not in proposing:
                 raise invalid(
                     f"'{name}' proposes no sets. Choose among {join_words(proposing)}.", "members"
                 )
-            if name in comparing_runs and self.units not in ("layer", "both"):
+            if name in of_layers and self.units not in ("layer", "both"):
                 raise invalid(
                     f"'{name}' proposes whole layers only. Write `units: layer` or `units: both`.",
                     "members",
@@ -138,7 +143,7 @@ def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
         members += [name + OF_LAYERS for name in members if name in METRICS]
     yield Round([Candidate(), *(Candidate(frozenset({unit})) for unit in swept)], 1.0)
     searching = {kind.title(): kind for kind in Selector.kinds() if kind.SEARCHES}
-    if set(options.members) - set(METRICS) - set(searching):
+    if any(kind.CAPTURED and kind.title() in options.members for kind in Selector.kinds()):
         yield Round([Candidate()], 1.0)  # for the similarities of the streams
     for name in searching.keys() & set(options.members):
         own_options = searching[name].from_options({"strategy": name, "metric": options.metric})
