@@ -7,7 +7,7 @@ prepare data use the network.
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,11 @@ def perplexity_texts(entry: TextEntry, root: Path, where: str = "text") -> list[
 
 
 def read_documents(
-    path: Path, documents: str | None = None, where: str = "text", blank: bool = False
+    path: Path,
+    documents: str | None = None,
+    where: str = "text",
+    blank: bool = False,
+    is_long: Callable[[str], bool] | None = None,
 ) -> list[str]:
     """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file.
 
@@ -60,6 +64,7 @@ def read_documents(
     where: The entry of the configuration that messages name.
     blank: Whether documents of white space count. Otherwise they are left out before the range is
         taken, and their number is logged.
+    is_long: Whether a document counts; all do if it is None.
 
     Raises LaminaError if the file is missing, of another form or encoding, or holds fewer documents
     than the range asks for.
@@ -68,9 +73,12 @@ def read_documents(
     kept = [text for text in texts if blank or text.strip()]
     n_blank = len(texts) - len(kept)
     note = f" ({n_blank} more are white space and left out)" if n_blank else ""
+    if is_long is not None:
+        kept = [text for text in kept if is_long(text)]
     if not kept:
+        few = "" if is_long is None else " of at least `min_tokens` tokens"
         raise LaminaError(
-            f"{where}.text: {path} holds no document{note}. Write the path of {_FILE_FORM}."
+            f"{where}.text: {path} holds no document{few}{note}. Write the path of {_FILE_FORM}."
         )
     if n_blank:
         _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), note)
@@ -95,11 +103,17 @@ def check_range(
     return first, last
 
 
-def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
-    """The documents of an entry; those of white space are left out and not counted.
+def read_hub(
+    entry: Hub, root: Path, where: str, is_long: Callable[[str], bool] | None = None
+) -> list[str]:
+    """The documents of an entry.
 
-    A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents
-    that are asked for are read. `where` is the entry of the configuration that messages name.
+    Those of white space are left out and not counted, unless documents are joined. A data set of
+    the hub stays where `datasets` keeps its files. With streaming, only the documents that are
+    asked for are read.
+
+    where: The entry of the configuration that messages name.
+    is_long: Whether a document counts; all do if it is None.
 
     Raises LaminaError if the data set cannot be read, lacks the name, the split or the field, or
     holds fewer documents.
@@ -109,14 +123,16 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     first, last = document_range(entry.documents)
     try:
         rows = _open_rows(entry, root, where)
-        texts = list(islice(_field_texts(rows, entry.field, where), first, last))
+        counted_texts = filter(is_long or bool, _document_texts(rows, entry, where))
+        texts = list(islice(counted_texts, first, last))
     except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
         raise _explain_failure(error, entry, root, where) from error
 
     if not texts and not first:
         raise LaminaError(
-            f"{where}.hub: '{entry.hub}' holds no document. Write another, or another field than "
-            f"'{entry.field}'."
+            f"{where}.hub: '{entry.hub}' holds no document"
+            + (" of at least `min_tokens` tokens" if is_long else "")
+            + f". Write another, or another field than '{entry.field}'."
         )
     if not texts or (last is not None and len(texts) < last - first):
         n_documents = first + len(texts) if texts else 0
@@ -210,7 +226,7 @@ def _folder_rows(folder: Path, entry: Hub, location: str) -> Iterator[dict[str, 
 
     for file in folders.find_files(folder, entry.name, entry.split, location):
         with located_at(location):
-            yield from folders.read_rows(file, entry.field)
+            yield from folders.read_rows(file, entry.fields)
 
 
 def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> LaminaError:
@@ -238,22 +254,36 @@ def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> La
     )
 
 
-def _field_texts(rows: Iterable[dict[str, Any]], field: str, where: str) -> Iterator[str]:
-    """The text of one field in each row, without texts of white space."""
+def _document_texts(rows: Iterable[dict[str, Any]], entry: Hub, where: str) -> Iterator[str]:
+    """The text of each row; those of white space only where documents are joined."""
     for row in rows:
-        text = _join_turns(row.get(field))
-        if text is None and field in row and row[field] is None:
-            raise LaminaError(
-                f"{where}.field: '{field}' of a document is null. Leave such documents out."
-            )
-        if text is None:
-            names = ", ".join(map(str, row))
-            raise LaminaError(
-                f"{where}.field: a document has no text '{field}'. Its fields are {names}: write "
-                "one that is a text, or a list of turns."
-            )
-        if text.strip():
+        values = {field: _field_text(row, field, where) for field in entry.fields}
+        text = _fill_template(entry.template, values) if entry.template else values[entry.field]
+        if text.strip() or entry.joined is not None:
             yield text
+
+
+def _fill_template(template: str, values: dict[str, str]) -> str:
+    return re.sub(calibrations.TEMPLATE_FIELD, lambda field: values[field[1]], template)
+
+
+def _field_text(row: dict[str, Any], field: str, where: str) -> str:
+    """The text of one field of a row.
+
+    Raises LaminaError if it is missing, null or no text.
+    """
+    text = _join_turns(row.get(field))
+    if text is not None:
+        return text
+    if field in row and row[field] is None:
+        raise LaminaError(
+            f"{where}.field: '{field}' of a document is null. Leave such documents out."
+        )
+    names = ", ".join(map(str, row))
+    raise LaminaError(
+        f"{where}.field: a document has no text '{field}'. Its fields are {names}: write "
+        "one that is a text, or a list of turns."
+    )
 
 
 def _join_turns(value: Any) -> str | None:

@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,13 +111,13 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
     return [path for path in paths if split_by_path[path] == split]
 
 
-def read_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file, at least with the field; a row without it has all other fields."""
+def read_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of a file, at least with these fields; a row without one has all its others."""
     kind = _kind(file)
     if kind == "parquet":
-        yield from _parquet_rows(file, field)
+        yield from _parquet_rows(file, fields)
     elif kind == "arrow":
-        yield from _arrow_rows(file, field)
+        yield from _arrow_rows(file, fields)
     elif kind == "txt":
         for line in _lines(file):
             yield {"text": line.rstrip("\r\n")}
@@ -126,7 +126,7 @@ def read_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
         delimiter = "\t" if ".tsv" in file.name.lower() else ","
         yield from csv.DictReader(_lines(file), delimiter=delimiter)
     else:
-        yield from _json_rows(file, field)
+        yield from _json_rows(file, fields)
 
 
 def _files_of_card(
@@ -267,19 +267,19 @@ def _kind(path: Path) -> str | None:
     return _KINDS.get(name.suffix.lower()) if path.is_file() else None
 
 
-def _parquet_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
+def _parquet_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     with pq.ParquetFile(file) as table:
         names = table.schema_arrow.names
-        columns = [field] if field in names else names
+        columns = list(fields) if set(fields) <= set(names) else names
         for batch in table.iter_batches(columns=columns):
             yield from batch.to_pylist()
 
 
-def _arrow_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
+def _arrow_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     with pa.memory_map(str(file)) as source:
         for batch in _arrow_batches(source):
-            if field in batch.schema.names:
-                batch = batch.select([field])
+            if set(fields) <= set(batch.schema.names):
+                batch = batch.select(list(fields))
             yield from batch.to_pylist()
 
 
@@ -293,12 +293,13 @@ def _arrow_batches(source: pa.NativeFile) -> Iterable[pa.RecordBatch]:
     return map(reader.get_batch, range(reader.num_record_batches))
 
 
-def _json_rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
-    for location, row in _json_entries(file, field):
+def _json_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for location, row in _json_entries(file, fields[0]):
         if not isinstance(row, dict):
             raise LaminaError(f"{location}: {shorten_value(row)} is no object with fields.")
-        if fault := surrogate_fault(row.get(field)):
-            raise LaminaError(f"{location}: {fault}")
+        for field in fields:
+            if fault := surrogate_fault(row.get(field)):
+                raise LaminaError(f"{location}: {fault}")
         yield row
 
 

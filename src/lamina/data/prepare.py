@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,15 +163,28 @@ def _draw_from_texts(
 ) -> DrawnSamples:
     """Samples of a text file or a data set of texts."""
     where = f"calibrations.{name}"
+    is_long = None
+    if entry.min_tokens is not None:
+        is_long = partial(_has_tokens, tokenizer, entry.min_tokens)
     if isinstance(entry, entries.Hub):
         source = entry.hub
-        texts = documents.read_hub(entry, root, where)
+        texts = documents.read_hub(entry, root, where, is_long)
     else:
         source = entry.text
         path = documents.corpus_file(entry.text, entry.split, root)
-        texts = documents.read_documents(path, entry.documents, where)
+        keeps_blank = entry.joined is not None
+        texts = documents.read_documents(path, entry.documents, where, keeps_blank, is_long)
     with located_at(where):
-        return DrawnSamples(text_samples(texts, tokenizer, entry.length, vocabulary), source)
+        if entry.joined is None:
+            samples = text_samples(texts, tokenizer, entry.length, vocabulary)
+        else:
+            joined_text = entry.joined.join(texts)
+            samples = window_samples(joined_text, tokenizer, entry.length, vocabulary)
+    return DrawnSamples(samples, source)
+
+
+def _has_tokens(tokenizer: PreTrainedTokenizerBase, n_tokens: int, text: str) -> bool:
+    return len(encode_document(tokenizer, text)) >= n_tokens
 
 
 def _draw_from_tasks(
@@ -271,17 +285,7 @@ def text_samples(
         check_ids(tokenizer, token_ids, vocabulary, location)
         if len(token_ids) < 2:
             continue
-        row = Row(tuple(token_ids[:1]), tuple(token_ids[1:]), len(text))
-        samples.append(
-            Sample(
-                index=len(samples),
-                kind="text",
-                gold=0,
-                rows=(row,),
-                document=document_hash(text),
-                runs=hash_word_runs(text),
-            )
-        )
+        samples.append(_text_sample(len(samples), token_ids, text))
     if not samples:
         raise LaminaError(
             "text: no document has two tokens or more. Write a file with longer documents."
@@ -294,6 +298,44 @@ def text_samples(
             len(documents),
         )
     return samples
+
+
+def window_samples(
+    text: str,
+    tokenizer: PreTrainedTokenizerBase,
+    length: int,
+    vocabulary: int | None = None,
+) -> list[Sample]:
+    """The windows of `length` tokens of one text, without what does not fill the last one.
+
+    Raises LaminaError if the text holds a token that is not among the `vocabulary` of the model, or
+    does not fill a window.
+    """
+    token_ids = encode_document(tokenizer, text)
+    check_ids(tokenizer, token_ids, vocabulary, "the joined text")
+    n_windows = len(token_ids) // length
+    if not n_windows:
+        raise LaminaError(
+            f"the joined documents have {len(token_ids)} tokens, which fill no sample. Write a "
+            f"`length` of at most {len(token_ids)}, or more documents."
+        )
+    samples: list[Sample] = []
+    for index in range(n_windows):
+        window = token_ids[index * length : (index + 1) * length]
+        samples.append(_text_sample(index, window, str(tokenizer.decode(window))))
+    return samples
+
+
+def _text_sample(index: int, token_ids: Sequence[int], text: str) -> Sample:
+    """A sample of text: each token but the first is predicted."""
+    return Sample(
+        index=index,
+        kind="text",
+        gold=0,
+        rows=(Row(tuple(token_ids[:1]), tuple(token_ids[1:]), len(text)),),
+        document=document_hash(text),
+        runs=hash_word_runs(text),
+    )
 
 
 def mix_samples(

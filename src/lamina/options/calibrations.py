@@ -3,6 +3,7 @@
 They are never test data.
 """
 
+import re
 from functools import partial
 from typing import Annotated, Literal, Self
 
@@ -13,6 +14,7 @@ from lamina.options.entry import Choice, Documents, Filled, UserPath, Weights, o
 from lamina.options.explain import invalid
 
 CORPUS = "microworld_corpus"
+TEMPLATE_FIELD = r"\{(\w+)\}"  # the name of a field in a template
 
 
 def corpus_file(text: str, split: str | None = None) -> str:
@@ -61,6 +63,17 @@ _LENGTH = option(
     "Most tokens of a sample, the first of its document. Accuracy is that of the last one.",
     128,
     ge=2,
+)
+_MIN_TOKENS = option(
+    "Documents with fewer tokens are left out before `documents` counts them; 2049 with `length: "
+    "2048` takes crops of longer documents only.",
+    None,
+    ge=2,
+)
+_JOINED = option(
+    'What joins the documents to one stream, such as `"\\n\\n"`: a sample is then a window of '
+    "`length` tokens, and what does not fill the last one is dropped.",
+    None,
 )
 _ANSWERS = option(
     "Whose answers the samples hold. `gold`: those of the data. `model`: those that the base model "
@@ -186,6 +199,8 @@ class Text(Calibration):
     text: UserPath = TEXT
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
+    min_tokens: int | None = _MIN_TOKENS
+    joined: str | None = _JOINED
     split: Split = _SPLIT
     answers: Literal["gold", "model"] = _ANSWERS
     temperature: float = _TEMPERATURE
@@ -213,8 +228,15 @@ class Hub(Calibration):
     field: Filled = option(
         "Field of a document that is its text, or the list of turns of a conversation.", "text"
     )
+    template: Filled | None = option(
+        'Text made of several fields, in braces, such as `"{instruction}\\n\\n{output}"`; `null` '
+        "takes `field` alone.",
+        None,
+    )
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
+    min_tokens: int | None = _MIN_TOKENS
+    joined: str | None = _JOINED
     streaming: bool = option(
         "Whether only the documents asked for are read over the network; `false` first downloads "
         "the whole split into the cache of the hub.",
@@ -223,6 +245,22 @@ class Hub(Calibration):
     answers: Literal["gold", "model"] = _ANSWERS
     temperature: float = _TEMPERATURE
     prompt: int = _PROMPT
+
+    @model_validator(mode="after")
+    def _check_template(self) -> Self:
+        if self.template is not None and not self.fields:
+            raise invalid(
+                'write the names of fields in braces, such as "{instruction}\\n\\n{output}".',
+                "template",
+            )
+        return self
+
+    @property
+    def fields(self) -> list[str]:
+        """The fields of a document that are read."""
+        if self.template is None:
+            return [self.field]
+        return re.findall(TEMPLATE_FIELD, self.template)
 
 
 class Mixture(Calibration):

@@ -268,7 +268,7 @@ class DataFiles:
         if path.stat().st_size > LARGEST:
             return
 
-        keeps_blank = isinstance(entry, TextEntry) and entry.joined is not None
+        keeps_blank = entry.joined is not None
         if (path, keeps_blank) not in self._n_documents:
             document_texts = read_documents(path, None, entry_key, keeps_blank)
             self._n_documents[path, keeps_blank] = len(document_texts)
