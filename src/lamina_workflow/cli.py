@@ -4,20 +4,33 @@ Snakemake runs what these commands ask for, in the current folder or in one that
 a run that was stopped goes on with the same command, and `snakemake` itself can be used beside them.
 """
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from contextlib import chdir
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from lamina import paths
 from lamina.errors import LaminaError, report_errors
-from lamina.paths import PROJECT
+from lamina.paths import PROJECT, RESULTS
+from lamina.variant import FORM
 from lamina.version import VERSION
-from lamina_workflow.prune_study import PruneRequest, write_study
+from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
+from lamina_workflow.prune_study import (
+    CONFIGURATION,
+    SAMPLE_SIZES,
+    PruneRequest,
+    default_folder,
+    find_written,
+    prepare_study,
+    write_study,
+)
 
 app = typer.Typer(
     name="lamina",
@@ -30,12 +43,18 @@ app = typer.Typer(
 
 Configuration = Annotated[
     Path | None,
-    typer.Argument(help="Configuration file; by default config/config.yaml.", show_default=False),
+    typer.Argument(
+        help="Configuration file; by default config/config.yaml, or config.yaml.",
+        show_default=False,
+    ),
+]
+VariantArgument = Annotated[
+    str, typer.Argument(help=f"A variant, as reports print it: {FORM}.", metavar="VARIANT")
 ]
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
-DEFAULT_CONFIGURATION = Path("config/config.yaml")
+FORECAST_CONFIGURATION = "forecast.yaml"
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
 
@@ -72,6 +91,10 @@ def prune(
     seed: Annotated[
         int, typer.Option(help="Random seed for splitting your questions and text.")
     ] = 0,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Time that the study may take here; fewer samples choose if it must."),
+    ] = None,
     cores: Cores = "all",
 ) -> None:
     """Remove the layers that your task needs least, repair the rest, and say what is left.
@@ -81,6 +104,7 @@ def prune(
 
         lamina prune models/mine --questions support.jsonl --text book.txt --remove 25%
         lamina prune mine.gguf --task arc_easy --text book.txt --fit 6GB
+        lamina prune models/mine --questions support.jsonl --minutes 30
     """
     request = PruneRequest(
         source=model,
@@ -95,10 +119,51 @@ def prune(
         layers=layers,
         seed=seed,
     )
+    folder = folder or default_folder(model)
+    if minutes is not None:
+        request = _fit_into_time(request, folder, minutes, cores)
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
-    _run_snakemake(study.folder, cores, Path("config.yaml"), *WHOLE_STUDY)
-    _print_ending(study.folder)
+    _run_snakemake(study.folder, cores, Path(CONFIGURATION), *WHOLE_STUDY)
+    _print_ending(study.folder, Path(CONFIGURATION))
+    typer.echo(f"These files and commands are those of the folder: cd {study.folder}")
+
+
+def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> PruneRequest:
+    """The request with the most samples whose study takes at most so many minutes here.
+
+    A study that is in the folder keeps its samples, so that a run goes on.
+
+    Raises LaminaError if no study does.
+    """
+    sized_requests = {
+        n_samples: replace(request, n_samples=n_samples) for n_samples in SAMPLE_SIZES
+    }
+    largest_request = sized_requests[max(SAMPLE_SIZES)]
+    if (folder / CONFIGURATION).exists():
+        # Of another study, which is refused as without a time.
+        return find_written(sized_requests.values(), folder) or largest_request
+    configurations: dict[int, dict[str, Any]] = {}
+    for n_samples, sized_request in sized_requests.items():
+        configuration = prepare_study(sized_request).configuration
+        if configuration not in configurations.values():
+            configurations[n_samples] = configuration
+
+    forecast_file = folder / FORECAST_CONFIGURATION
+    forecast_file.unlink(missing_ok=True)
+    write_study(largest_request, folder, FORECAST_CONFIGURATION)
+    _run_snakemake(folder, cores, Path(FORECAST_CONFIGURATION), "results/cost.json")
+    # Imports torch, and so only here.
+    from lamina_workflow.cost import sample_sizes
+
+    with chdir(folder):
+        n_jobs = _count_jobs(Path(FORECAST_CONFIGURATION))
+        machine = sample_sizes.measure_machine(cores)
+        forecasts = sample_sizes.forecast_sizes(configurations, n_jobs, machine)
+    forecast_file.unlink()
+    chosen = sample_sizes.choose_size(forecasts, minutes)
+    typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes))
+    return sized_requests[chosen.n_samples]
 
 
 @app.command()
@@ -233,17 +298,25 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
 
     Raises LaminaError if there is no configuration.
     """
-    file = configuration or DEFAULT_CONFIGURATION
-    if not file.is_file():
-        raise LaminaError(
-            f"there is no file {file}. Name a configuration, or begin with `lamina prune` or "
-            "`lamina example`."
-        )
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
-    command += ["--cores", cores]
+    return [*command, "--cores", cores, "--configfile", str(_find_configuration(configuration))]
+
+
+def _find_configuration(configuration: Path | None) -> Path:
+    """The configuration that is named, else that of the current folder.
+
+    Raises LaminaError if there is none.
+    """
+    files = [Path(name) for name in DEFAULT_CONFIGURATIONS]
     if configuration is not None:
-        command += ["--configfile", str(configuration)]
-    return command
+        files = [configuration]
+    for file in files:
+        if file.is_file():
+            return file
+    raise LaminaError(
+        f"there is no file {files[0]}. Name a configuration, or begin with `lamina prune` or "
+        "`lamina example`."
+    )
 
 
 def _count_jobs(configuration: Path | None) -> int:

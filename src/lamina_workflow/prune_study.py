@@ -8,7 +8,7 @@ with paths and keys as a user writes them, so that the next study begins by edit
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,19 @@ LEAST_DOCUMENTS = 20
 MOST_QUESTIONS = 400
 """That choose. More make the search longer, and rankings hardly better (docs/choose.md)."""
 MOST_TASK_SAMPLES = 400
+SAMPLE_SIZES = (400, 200, 100, 50)
+"""Most questions and documents, of which a given time chooses. Fewer rank layers by chance."""
 LENGTH = 128  # tokens of a document that are read
 WINDOW = 128  # tokens that are scored together
 
 TASK = "task"  # names in the configuration
 TEXT = "text"
 REPAIR = "ghost_mixed"
+QUESTIONS_THAT_CHOOSE = "questions-choose.jsonl"  # files beside the configuration
+QUESTIONS_THAT_TEST = "questions-test.jsonl"
+TEXT_THAT_CHOOSES = "text-choose.jsonl"
+TEXT_THAT_TESTS = "text-test.jsonl"
+CONFIGURATION = "config.yaml"
 MEMBERS_WITHOUT_ANSWERS = ["block", "clusters", "cosine", "perplexity", "output_kl"]
 
 
@@ -51,6 +58,9 @@ class PruneRequest:
     revision: str | None = None
     layers: int | None = None
     seed: int = 0
+    n_samples: int | None = None
+    """Most questions that choose, and most documents of text that choose and that test; None for
+    the usual ones."""
 
     @property
     def has_task(self) -> bool:
@@ -67,19 +77,61 @@ class PruneStudy:
     """What was split how, and what was left out, in sentences."""
 
 
-def write_study(request: PruneRequest, folder: Path | None = None) -> PruneStudy:
+@dataclass(frozen=True)
+class PreparedStudy:
+    """The contents of a study's folder."""
+
+    configuration: dict[str, Any]
+    files: dict[str, list[Any]]
+    """Records of the files beside the configuration, by name."""
+    notes: list[str]
+
+    def format_configuration(self) -> str:
+        """The text of the configuration file."""
+        header = "# Written by `lamina prune`. Edit it and run it: lamina run\n"
+        return header + yaml.safe_dump(
+            self.configuration, sort_keys=False, allow_unicode=True, default_flow_style=None
+        )
+
+
+def write_study(
+    request: PruneRequest, folder: Path | None = None, file_name: str = CONFIGURATION
+) -> PruneStudy:
     """Write the configuration and the split data of a study into a folder.
 
     folder: By default `lamina-MODEL`. A folder with the same study is used again, so that a run
         goes on.
+    file_name: Of the configuration.
 
     Raises LaminaError if nothing says what to keep, a file cannot be read or is too small, or the
     folder holds another study.
     """
-    _check_request(request)
+    prepared = prepare_study(request)
     if folder is None:
-        folder = Path(f"lamina-{_name_of(request.source)}")
+        folder = default_folder(request.source)
+    _write_files(folder, file_name, prepared)
+    location = f"The study is {folder}/{file_name}. To change it: edit it, then lamina run."
+    return PruneStudy(folder, [*prepared.notes, location])
 
+
+def find_written(requests: Iterable[PruneRequest], folder: Path) -> PruneRequest | None:
+    """The request whose configuration is in a folder; None if it has none of them."""
+    file = folder / CONFIGURATION
+    if not file.exists():
+        return None
+    written = file.read_text(encoding="utf-8")
+    for request in requests:
+        if prepare_study(request).format_configuration() == written:
+            return request
+    return None
+
+
+def prepare_study(request: PruneRequest) -> PreparedStudy:
+    """Split the data of a request and describe its study.
+
+    Raises LaminaError if nothing says what to keep, or a file cannot be read or is too small.
+    """
+    _check_request(request)
     notes: list[str] = []
     files: dict[str, list[Any]] = {}
     if request.questions is not None:
@@ -95,9 +147,14 @@ def write_study(request: PruneRequest, folder: Path | None = None) -> PruneStudy
         )
 
     configuration = describe_study(request)
-    _write_files(folder, configuration, files)
-    notes.append(f"The study is {folder}/config.yaml. To change it: edit it, then lamina run.")
-    return PruneStudy(folder, notes)
+    if request.n_samples is not None:
+        _limit_samples(configuration, files, request.n_samples)
+    return PreparedStudy(configuration, files, notes)
+
+
+def default_folder(source: str) -> Path:
+    """The folder of a study of this model."""
+    return Path(f"lamina-{_name_of(source)}")
 
 
 def describe_study(request: PruneRequest) -> dict[str, Any]:
@@ -133,12 +190,28 @@ def _describe_model(request: PruneRequest) -> dict[str, Any]:
 def _describe_benchmarks(request: PruneRequest) -> dict[str, Any]:
     benchmarks: dict[str, Any] = {"efficiency": {"prompt": 64, "generate": 32}}
     if request.questions is not None:
-        benchmarks["tasks"] = {TASK: {"choices": "questions-test.jsonl"}}
+        benchmarks["tasks"] = {TASK: {"choices": QUESTIONS_THAT_TEST}}
     elif request.task is not None:
         benchmarks["tasks"] = {request.task: {}}
     if request.text is not None:
-        benchmarks["perplexity"] = {TEXT: {"text": "text-test.jsonl", "window": WINDOW}}
+        benchmarks["perplexity"] = {TEXT: {"text": TEXT_THAT_TESTS, "window": WINDOW}}
     return benchmarks
+
+
+def _limit_samples(
+    configuration: dict[str, Any], files: dict[str, list[Any]], n_samples: int
+) -> None:
+    """Let at most so many questions and documents choose, and at most so many documents test."""
+    calibrations = configuration["calibrations"]
+    if QUESTIONS_THAT_CHOOSE in files:
+        calibrations[TASK]["limit"] = min(n_samples, len(files[QUESTIONS_THAT_CHOOSE]))
+    elif TASK in calibrations:
+        calibrations[TASK]["limit"] = n_samples
+    if TEXT in calibrations:
+        n_choosing = min(n_samples, len(files[TEXT_THAT_CHOOSES]))
+        calibrations[TEXT]["documents"] = f"0:{n_choosing}"
+        n_testing = min(n_samples, len(files[TEXT_THAT_TESTS]))
+        configuration["benchmarks"]["perplexity"][TEXT]["documents"] = f"0:{n_testing}"
 
 
 def _describe_variants(request: PruneRequest) -> dict[str, Any]:
@@ -172,11 +245,11 @@ def _check_request(request: PruneRequest) -> None:
 def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:
     calibrations: dict[str, Any] = {}
     if request.questions is not None:
-        calibrations[TASK] = {"choices": "questions-choose.jsonl"}
+        calibrations[TASK] = {"choices": QUESTIONS_THAT_CHOOSE}
     elif request.task is not None:
         calibrations[TASK] = {"task": request.task, "limit": MOST_TASK_SAMPLES}
     if request.text is not None:
-        calibrations[TEXT] = {"text": "text-choose.jsonl", "length": LENGTH, "documents": None}
+        calibrations[TEXT] = {"text": TEXT_THAT_CHOOSES, "length": LENGTH, "documents": None}
     return calibrations
 
 
@@ -215,7 +288,7 @@ def _split_questions(
         f"Of {len(questions)} questions, {len(choose[:MOST_QUESTIONS])} choose layers and fit "
         f"repairs, and {len(test)} others test the result."
     )
-    return {"questions-choose.jsonl": choose[:MOST_QUESTIONS], "questions-test.jsonl": test}
+    return {QUESTIONS_THAT_CHOOSE: choose[:MOST_QUESTIONS], QUESTIONS_THAT_TEST: test}
 
 
 def _split_text(
@@ -231,7 +304,7 @@ def _split_text(
     notes.append(
         f"Of {len(documents)} documents, {len(choose)} choose and fit, and {len(test)} test."
     )
-    return {"text-choose.jsonl": choose, "text-test.jsonl": test}
+    return {TEXT_THAT_CHOOSES: choose, TEXT_THAT_TESTS: test}
 
 
 def _split(
@@ -245,21 +318,18 @@ def _split(
     return different[:n_test], different[n_test:]
 
 
-def _write_files(folder: Path, configuration: dict[str, Any], files: dict[str, list[Any]]) -> None:
+def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:
     """Write a study into a new folder, or find that the same one is there."""
-    header = "# Written by `lamina prune`. Edit it and run it: lamina run config.yaml\n"
-    text = header + yaml.safe_dump(
-        configuration, sort_keys=False, allow_unicode=True, default_flow_style=None
-    )
-    file = folder / "config.yaml"
+    text = prepared.format_configuration()
+    file = folder / file_name
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise LaminaError(
-            f"{file} is another study, or was edited. To run it: cd {folder} && lamina run "
-            "config.yaml. To begin another one: --folder NAME"
+            f"{file} is another study, or was edited. To run it: cd {folder} && lamina run. To "
+            "begin another one: --folder NAME"
         )
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
-    for name, records in files.items():
+    for name, records in prepared.files.items():
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         (folder / name).write_text("".join(lines), encoding="utf-8")
 

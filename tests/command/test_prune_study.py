@@ -9,7 +9,13 @@ import yaml
 
 from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.prune_study import PruneRequest, describe_study, write_study
+from lamina_workflow.prune_study import (
+    PruneRequest,
+    describe_study,
+    find_written,
+    prepare_study,
+    write_study,
+)
 from tests.given import tiny
 
 
@@ -70,6 +76,7 @@ def test_questions_and_text_are_split_without_copies_on_both_sides(workplace: Pa
         {"faster": "20%"},
         {"remove": "2"},
         {"keep": "90%", "seed": 3},
+        {"n_samples": 50},
     ],
 )
 def test_the_workflow_accepts_what_is_written(workplace: Path, changes: dict[str, Any]) -> None:
@@ -90,6 +97,24 @@ def test_the_same_command_finds_its_study_and_an_edited_one_is_kept(workplace: P
     with pytest.raises(LaminaError, match="is another study.*lamina run.*--folder NAME"):
         write_study(request(remove="50%"))
     assert "12.5%" in (study.folder / "config.yaml").read_text()
+
+
+def test_fewer_samples_choose_where_a_time_asks_for_it(workplace: Path) -> None:
+    configuration = prepare_study(request(n_samples=50)).configuration
+    assert configuration["calibrations"]["task"]["limit"] == 50
+    assert configuration["calibrations"]["text"]["documents"] == "0:40"  # as many as there are
+    assert configuration["benchmarks"]["perplexity"]["text"]["documents"] == "0:10"
+
+    by_task = prepare_study(request(questions=None, task="arc_easy", n_samples=50)).configuration
+    assert by_task["calibrations"]["task"]["limit"] == 50
+
+
+def test_a_study_of_some_size_is_found_again(workplace: Path) -> None:
+    sizes = [request(n_samples=n_samples) for n_samples in (400, 20)]
+    study = write_study(sizes[1])
+
+    assert find_written(sizes, study.folder) == sizes[1]
+    assert find_written([request(remove="50%", n_samples=20)], study.folder) is None
 
 
 def test_half_of_a_share_is_tried_too() -> None:

@@ -17,6 +17,8 @@ from lamina.errors import LaminaError
 from lamina.store.yaml_files import compose_nodes, construct_values, read_text
 from lamina_workflow.config.yaml_loader import CoreLoader
 
+# Which commands find by themselves: that of a project, and that of a folder of `lamina prune`.
+DEFAULT_CONFIGURATIONS = ("config/config.yaml", "config.yaml")
 # A non-breaking space that indents a line or follows a key.
 _NO_BREAK_SPACE = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)
 

@@ -94,11 +94,31 @@ def estimate_cost(
 
     task_files: of the benchmark tasks.
     """
+    all_works = list_works(config, manifest_files, calibration_files, task_files)
+    return {
+        "stages": {name: asdict(cost) for name, cost in sum_by_stage(all_works).items()},
+        "jobs": _work_by_output(all_works),
+        "notes": requests.describe_sizes(config),
+    }
+
+
+def list_works(
+    config: Configuration,
+    manifest_files: list[str],
+    calibration_files: list[str],
+    task_files: list[str],
+    most_samples: int | None = None,
+) -> list[JobsWork]:
+    """The work of every job that computes.
+
+    task_files: of the benchmark tasks.
+    most_samples: of a calibration that are counted; None for all that its file holds.
+    """
     manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
     for file in calibration_files:
         calibration_path = Path(file)
-        samples = calibrations.read_calibration(calibration_path).samples
+        samples = calibrations.read_calibration(calibration_path).samples[:most_samples]
         calibration_tokens[calibration_path.parent.name, calibration_path.stem] = count_tokens(
             samples
         )
@@ -115,13 +135,7 @@ def estimate_cost(
             for file in task_files:
                 task_tokens[model, Path(file).stem] = _count_task(Path(file), config, own_tokens)
     shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
-
-    all_works = list(Works(config, manifests, shape_by_model, calibration_tokens, task_tokens))
-    return {
-        "stages": {name: asdict(cost) for name, cost in sum_by_stage(all_works).items()},
-        "jobs": _work_by_output(all_works),
-        "notes": requests.describe_sizes(config),
-    }
+    return list(Works(config, manifests, shape_by_model, calibration_tokens, task_tokens))
 
 
 def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:

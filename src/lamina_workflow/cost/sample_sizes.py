@@ -1,0 +1,100 @@
+"""What a study takes with fewer samples, so that the largest ones that fit into a time can be taken.
+
+Nothing of the study runs: a rate is measured on this machine, and work is counted from the model's
+manifest, the tokenised calibrations and the tests, as for `lamina plan`.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lamina import paths
+from lamina.errors import LaminaError
+from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.cost import forecast
+from lamina_workflow.cost.estimate import list_works
+from lamina_workflow.study import requests
+
+
+class SizeForecast(NamedTuple):
+    """What a study takes in which at most so many samples of each kind choose."""
+
+    n_samples: int
+    seconds: float
+
+
+class MachineSpeed(NamedTuple):
+    """How fast this machine does the jobs of a study."""
+
+    rate: float
+    """FLOP/s of a sweep."""
+    start_seconds: forecast.StartSeconds
+    n_parallel: int
+    """Jobs at a time."""
+
+
+def measure_machine(cores: str) -> MachineSpeed:
+    """Measure this machine on the study in the current folder, for some 20 seconds.
+
+    cores: That a run may use: a number, or `all`.
+    """
+    rate = forecast.measure_rate(Path(paths.RESULTS), always=True)
+    assert rate is not None  # every study has a calibration
+    return MachineSpeed(rate, forecast.measure_start(), forecast.count_parallel(cores))
+
+
+def forecast_sizes(
+    configurations: Mapping[int, Mapping[str, Any]], n_jobs: int, machine: MachineSpeed
+) -> list[SizeForecast]:
+    """What the study in the current folder takes with each number of samples.
+
+    configurations: As YAML gives them, by the number of samples. Calibrations are those of the
+        largest number; of them, fewer are counted.
+    n_jobs: That a run does.
+    """
+    forecasts: list[SizeForecast] = []
+    for n_samples, raw in configurations.items():
+        config = load_configuration(raw, Path.cwd())
+        works = list_works(
+            config,
+            [paths.manifest(model) for model in config.models],
+            [paths.calibration(*names) for names in requests.list_calibrations(config)],
+            [f"{paths.RESULTS}/tasks/{name}.parquet" for name in config.benchmarks.tasks],
+            n_samples,
+        )
+        n_computing = sum(work.cost.jobs for work in works)
+        seconds = sum(work.cost.flops for work in works) / machine.rate
+        seconds += forecast.sum_start_seconds(n_jobs, n_computing, machine.start_seconds)
+        forecasts.append(SizeForecast(n_samples, seconds / machine.n_parallel))
+    return forecasts
+
+
+def choose_size(forecasts: Sequence[SizeForecast], minutes: float) -> SizeForecast:
+    """The largest samples whose study fits.
+
+    Raises LaminaError if none does; the message names the time that the smallest need.
+    """
+    for size in sorted(forecasts, reverse=True):
+        if size.seconds <= 60 * minutes:
+            return size
+    smallest = min(forecasts)
+    raise LaminaError(
+        f"--minutes {minutes:g}: with {smallest.n_samples} questions and documents, the fewest that "
+        f"can choose, this study takes about {forecast.format_duration(smallest.seconds)} here. "
+        f"Write --minutes {math.ceil(smallest.seconds / 60)} or more, or take a smaller model."
+    )
+
+
+def describe_choice(forecasts: Sequence[SizeForecast], chosen: SizeForecast, minutes: float) -> str:
+    """What was taken, what it takes, and what the next larger samples would."""
+    sentence = (
+        f"--minutes {minutes:g}: at most {chosen.n_samples} questions and documents choose, which "
+        f"takes about {forecast.format_duration(chosen.seconds)} here by the forecast"
+    )
+    larger = [size for size in forecasts if size.n_samples > chosen.n_samples]
+    if not larger:
+        return f"{sentence}."
+    next_size = min(larger)
+    duration = forecast.format_duration(next_size.seconds)
+    return f"{sentence}; {next_size.n_samples} would take {duration}."
