@@ -63,7 +63,7 @@ rate:
 # The forecast is made together with the study, for the time left.
 run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- all results/cost.json
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.ending
+	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.ending "$${CONFIG:-config/config.yaml}"
 
 plan: cores rate .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json

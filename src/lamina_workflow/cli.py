@@ -188,7 +188,7 @@ def example(
 def run(configuration: Configuration = None, cores: Cores = "all") -> None:
     """Run the studies of a configuration in the current folder, up to the report."""
     _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY)
-    _print_ending(Path.cwd())
+    _print_ending(Path.cwd(), configuration)
 
 
 @app.command()
@@ -338,9 +338,9 @@ def _run_command(command: list[str]) -> None:
         raise SystemExit(status)
 
 
-def _print_ending(folder: Path) -> None:
+def _print_ending(folder: Path, configuration: Path | None) -> None:
     with chdir(folder):
-        _run_module("lamina_workflow.report.ending")
+        _run_module("lamina_workflow.report.ending", str(_find_configuration(configuration)))
 
 
 def main() -> None:

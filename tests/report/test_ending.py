@@ -1,5 +1,6 @@
 """The last lines of a run, against the tables that they were made from."""
 
+import io
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import numpy as np
 
 from lamina.store import parquet
 from lamina.variant import Variant
-from lamina_workflow.report import ending
+from lamina_workflow.config.configuration import Report
+from lamina_workflow.report import database, ending
+from lamina_workflow.report.variant_table import print_variants
 from tests.given.planted_tables import connect_planted_tables, variant_key
 from tests.given.plausible_tables import VIEWS, write_study, write_tables
 
@@ -16,7 +19,7 @@ def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> N
     tables = tmp_path / "tables"
     write_study(tables, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
 
-    best_line, report_line, database_line = ending.summarise_run(tmp_path, VIEWS)
+    best_line, *commands, report_line, database_line = ending.summarise_run(tmp_path, VIEWS)
 
     variant = Variant.parse(best_line.split()[2])
     benchmarks = parquet.read_table(tables / "benchmarks.parquet")
@@ -26,6 +29,11 @@ def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> N
     assert " % of " in best_line
     assert "documents) without" in best_line
     assert "±" in best_line
+    assert commands == [
+        f"take it       lamina export {variant}",
+        f"try it        lamina chat {variant}",
+        f'load it       lamina.load("{variant}")',
+    ]
     assert report_line.endswith("report.html")
     assert "lamina.duckdb" in database_line
 
@@ -34,6 +42,49 @@ def test_a_run_where_no_variant_keeps_its_task_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables")
 
     assert "none keeps 95 %" in ending.summarise_run(tmp_path, VIEWS)[0]
+
+
+def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None:
+    write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
+
+    best_line, *commands, _, _ = ending.summarise_run(
+        tmp_path, VIEWS, Report.model_validate({"keep": "60%"}), " config/mine.yaml"
+    )
+
+    assert "removed=2" in best_line
+    assert commands[0].endswith(" config/mine.yaml")
+    strict_line = ending.summarise_run(tmp_path, VIEWS, Report(keep=1.0))[0]
+    assert "none keeps 100 %" in strict_line
+
+
+def print_table(tables: Path) -> str:
+    output = io.StringIO()
+    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+        print_variants(connection, output)
+    return output.getvalue()
+
+
+def test_a_small_study_ends_in_a_table_of_its_variants(tmp_path: Path) -> None:
+    write_study(tmp_path, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+    file = tmp_path / "efficiency.parquet"
+    timed = parquet.read_table(file).to_pylist()
+
+    lines = print_table(tmp_path).splitlines()
+
+    (base_line,) = [line for line in lines if line.strip().startswith("base model")]
+    assert base_line.split()[2] == "6"
+    variant_lines = [line for line in lines if "removed=1" in line]
+    assert len(variant_lines) == 10
+    for line in variant_lines:
+        assert line.split()[1] == "5"  # layers
+        assert " ± " in line
+        assert " 60 " in line  # test questions
+    assert any(f"{timed[0]['tokens_per_second']:.3g}, " in line for line in variant_lines)
+
+
+def test_a_large_study_is_left_to_its_report(tmp_path: Path) -> None:
+    write_study(tmp_path, n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
+    assert print_table(tmp_path) == ""
 
 
 def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:

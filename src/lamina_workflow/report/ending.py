@@ -1,9 +1,10 @@
-"""The last lines of a run that succeeded: the best variant or which layers matter, and its files.
+"""The end of a run that succeeded: its variants as a table, the best one and how to take it.
 
-`python -m lamina_workflow.report.ending` prints them, from the tables under `results/` of the
-current folder.
+`python -m lamina_workflow.report.ending [CONFIGURATION]` prints it, from the tables under
+`results/` of the current folder and with what the configuration's `report` asks for.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,28 +14,43 @@ import duckdb
 from lamina import paths
 from lamina.errors import report_errors
 from lamina.models.units import donor_of
+from lamina_workflow.config.configuration import Report
+from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
+from lamina_workflow.report.variant_table import print_variants
 
-KEEP = 0.95
+DEFAULT_REPORT = Report()
 MAX_NAMED = 5  # calibrations, and layers of each, that are named
 
 
-def summarise_run(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
+def summarise_run(
+    results: str | Path = "results",
+    views: str | Path = paths.VIEWS,
+    wanted: Report = DEFAULT_REPORT,
+    configuration: str = "",
+) -> list[str]:
     """What to look at first in a folder of results.
 
     The best variant is the one with the most layers removed among those that the report recommends
-    for single tasks; one that keeps 95 % with certainty comes before others. If nothing was pruned,
-    the lines say which layers can be removed and which matter.
+    for single tasks; one that keeps enough with certainty comes before others. If nothing was
+    pruned, the lines say which layers can be removed and which matter.
+
+    wanted: What a variant must keep.
+    configuration: What a command must say about the configuration of the run.
     """
-    tables = sorted(Path(results, "tables").glob("*.parquet"))
-    with database.connect_views(views, tables) as connection:
-        recommended = recommendations(connection, KEEP, None)
+    with database.connect_views(views, list_tables(results)) as connection:
+        recommended = recommendations(
+            connection, wanted.keep, wanted.general_text, wanted.counted_from
+        )
         layer_lines = _describe_layers(connection)
     if recommended or not layer_lines:
-        first_lines = [f"best variant  {_describe_best(recommended)}"]
+        best_row = _choose_best(recommended)
+        first_lines = [f"best variant  {_describe_best(best_row, wanted)}"]
+        if best_row is not None:
+            first_lines += _list_commands(best_row["variants"][0], configuration)
     else:
         first_lines = layer_lines
     return [
@@ -45,28 +61,48 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
     ]
 
 
-def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
+def list_tables(results: str | Path) -> list[Path]:
+    """The files of the tables in a folder of results."""
+    return sorted(Path(results, "tables").glob("*.parquet"))
+
+
+def _choose_best(recommended: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     enough_rows = [
         row
         for row in recommended
         if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
     ]
-    if not enough_rows:
-        return "none keeps 95 % of its calibration's task"
-    best_row = max(enough_rows, key=lambda row: (row["certain"], row["layers"], row["kept"]))
+    return max(
+        enough_rows, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None
+    )
+
+
+def _describe_best(best_row: dict[str, Any] | None, wanted: Report) -> str:
+    enough = f"{100 * wanted.keep:g} %"
+    if best_row is None:
+        return f"none keeps {enough} of its calibration's task"
 
     removed_units = [unit for unit in best_row["units"].split() if not donor_of(unit)]
     unit_words = "layers"
     if best_row["component"] != "layer":
         unit_words = "sub-layers (attentions and MLPs)"
     few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
-    doubt = "" if best_row["certain"] else ", perhaps less than 95 %"
+    doubt = "" if best_row["certain"] else f", perhaps less than {enough}"
     return (
         f"{best_row['variants'][0]} keeps "
         f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
         f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
         f"{unit_words}{doubt}"
     )
+
+
+def _list_commands(variant: str, configuration: str) -> list[str]:
+    """How to take a variant away, try it and load it."""
+    return [
+        f"take it       lamina export {variant}{configuration}",
+        f"try it        lamina chat {variant}",
+        f'load it       lamina.load("{variant}")',
+    ]
 
 
 def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
@@ -127,12 +163,20 @@ def _list_layers(layers: Sequence[int]) -> str:
     return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
-def main() -> None:
-    lines = summarise_run()
+def main(arguments: Sequence[str]) -> None:
+    wanted = DEFAULT_REPORT
+    configuration = ""
+    if arguments and arguments[0]:
+        wanted = Report.model_validate(read_configuration(arguments[0]).get("report") or {})
+        if arguments[0] not in DEFAULT_CONFIGURATIONS:
+            configuration = f" {arguments[0]}"
+    lines = summarise_run(wanted=wanted, configuration=configuration)
+    with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
+        print_variants(connection, sys.stdout)
     database.open_database(shell.DATABASE).close()  # before anybody is sent there
     print("\n".join(lines))
 
 
 if __name__ == "__main__":
     with report_errors():
-        main()
+        main(sys.argv[1:])

@@ -124,7 +124,7 @@ TEMPLATE = """\
 is `{{ variant }}`, the base weights have the sha256 `{{ manifest.weights_sha256 }}`.
 {% if has_zeroed_sublayers %}
 The removed sub-layers are still there as zero weights, so that stock transformers loads the
-checkpoint: it saves neither memory nor time. Export with `FORM=code` to leave them out.
+checkpoint: it saves neither memory nor time. Export with `--form code` to leave them out.
 {% endif %}
 {% if base_gguf_bytes is not none %}
 The weights take {{ megabytes(weights_bytes) }} MB, the GGUF file of the base model {{ "" -}}
@@ -136,7 +136,7 @@ The tensors that stay have the bits that they have there.
 They are stored in float32; `dtype: bfloat16` in the model's entry halves that.
 {%     endif %}
 {%     if is_bare_cut %}
-`make export VARIANT={{ variant }} FORM=gguf` writes a GGUF file with the bits of the base model's.
+`lamina export {{ variant }} --form gguf` writes a GGUF file with the bits of the base model's.
 {%     endif %}
 {%   endif %}
 {% endif %}
