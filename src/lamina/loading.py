@@ -72,7 +72,7 @@ def load(
     if (folder / "config.json").is_file():
         return _load_from_folder(folder, dtype, device, options, trust_remote_code)
 
-    named = _find_by_name(str(name_or_path), Path(results))
+    named = find_by_name(str(name_or_path), Path(results))
     if load_in_4bit:
         raise _refuse_4bit(str(name_or_path), named)
     if dtype != "auto":
@@ -141,7 +141,7 @@ def _spread(model: PreTrainedModel, device_map: str | dict[str, Any]) -> PreTrai
     return dispatched
 
 
-def _find_by_name(name: str, results: Path) -> NamedModel:
+def find_by_name(name: str, results: Path) -> NamedModel:
     """The model or variant of a name, all of whose files exist."""
     model_name, *variant_names = name.strip("/").split("/")
     is_plan = len(variant_names) == 3 and variant_names[2].startswith("removed=")

@@ -102,9 +102,11 @@ def prune(
     The study is written into a folder, with its configuration: edit it and `lamina run` it to go
     further. The same command goes on after an interruption.
 
-        lamina prune models/mine --questions support.jsonl --text book.txt --remove 25%
-        lamina prune mine.gguf --task arc_easy --text book.txt --fit 6GB
-        lamina prune models/mine --questions support.jsonl --minutes 30
+    ```
+    lamina prune models/mine --questions support.jsonl --text book.txt --remove 25%
+    lamina prune mine.gguf --task arc_easy --text book.txt --fit 6GB
+    lamina prune models/mine --questions support.jsonl --minutes 30
+    ```
     """
     request = PruneRequest(
         source=model,
@@ -170,7 +172,14 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
 def example(
     folder: Annotated[Path, typer.Argument(help="A new folder.")] = Path("lamina-example"),
 ) -> None:
-    """Copy the embedded study into a folder: a small trained model, its tasks, its configuration."""
+    """Copy the embedded study into a folder: a small trained model, its tasks, its configuration.
+
+    It runs in some minutes on two cores, without a download.
+
+    ```
+    lamina example && cd lamina-example && lamina run
+    ```
+    """
     if folder.exists() and any(folder.iterdir()):
         raise LaminaError(f"{folder} is not empty. Name a new folder: lamina example FOLDER")
     for part in EXAMPLE_PARTS:
@@ -186,7 +195,15 @@ def example(
 
 @app.command()
 def run(configuration: Configuration = None, cores: Cores = "all") -> None:
-    """Run the studies of a configuration in the current folder, up to the report."""
+    """Run the studies of a configuration in the current folder, up to the report.
+
+    What is done stays, and what a change of the configuration makes stale runs again.
+
+    ```
+    lamina run
+    lamina run config/mine.yaml --cores 4
+    ```
+    """
     _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY)
     _print_ending(Path.cwd(), configuration)
 
@@ -202,7 +219,15 @@ def plan(
     ] = False,
     cores: Cores = "all",
 ) -> None:
-    """Say what a run will take, stage by stage: time, memory, disk."""
+    """Say what a run will take, stage by stage: time, memory, disk.
+
+    Without a GPU, the speed of this machine is measured for some 20 seconds.
+
+    ```
+    lamina plan config/mine.yaml
+    lamina plan config/mine.yaml --rate 100
+    ```
+    """
     _run_snakemake(Path.cwd(), cores, configuration, "results/cost.json")
     options = ["--cores", cores, "--jobs", str(_count_jobs(configuration))]
     if rate is not None:
@@ -214,20 +239,114 @@ def plan(
 
 @app.command()
 def export(
-    variant: Annotated[
-        str, typer.Argument(help="model/calibration/selector/removed=n/repair/healing")
-    ],
+    variant: VariantArgument,
     configuration: Configuration = None,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
     shard: Annotated[str, typer.Option(help="Largest file, such as 2GB.")] = "",
     cores: Cores = "all",
 ) -> None:
-    """Write a variant as a Hugging Face checkpoint, or as a GGUF file."""
+    """Write a variant as a Hugging Face checkpoint, or as a GGUF file.
+
+    The export is loaded back and compared before it is called done.
+
+    ```
+    lamina export model/task/best/removed=6/ghost_mixed/none
+    lamina export model/task/best/removed=6/none/none --form gguf
+    ```
+    """
+    typer.echo(f"exported  {_export(_variant_of(variant), configuration, form, shard, cores)}")
+
+
+@app.command()
+def judge(
+    variant: VariantArgument,
+    questions: Annotated[
+        Path, typer.Argument(help="A .jsonl file of questions that the study has not seen.")
+    ],
+) -> None:
+    """Measure new questions once, on a variant and on the base model.
+
+    The questions on which a study tests its variants choose between them. Nothing has chosen by new
+    ones, so this is what to expect of the variant.
+
+    ```
+    lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
+    ```
+    """
+    os.environ["TQDM_DISABLE"] = "1"  # the bars of lm-eval count requests before they run
+    from lamina_workflow.commands.judge import describe_judgement, judge_variant
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
+    judgement = judge_variant(_variant_of(variant), questions, Path(RESULTS))
+    typer.echo("\n".join(describe_judgement(judgement)))
+
+
+@app.command()
+def chat(
+    variant: VariantArgument,
+    prompt: Annotated[
+        str | None, typer.Option(help="One prompt; without it, you are asked for prompts.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 128,
+) -> None:
+    """Compare what the base model and a variant write, side by side, and how fast.
+
+    Replies take the likeliest tokens. They go through the tokenizer's chat template where it has
+    one, and each prompt stands alone.
+
+    ```
+    lamina chat model/task/best/removed=6/ghost_mixed/none
+    lamina chat model/task/best/removed=6/ghost_mixed/none --prompt "Water freezes at"
+    ```
+    """
+    from lamina_workflow.commands import chat as side_by_side
+
+    side_by_side.chat(_variant_of(variant), prompt, tokens, Path(RESULTS))
+
+
+@app.command()
+def push(
+    variant: VariantArgument,
+    repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub.")],
+    configuration: Configuration = None,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody read it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Upload without asking.")] = False,
+    form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
+    cores: Cores = "all",
+) -> None:
+    """Export a variant and upload it to the Hugging Face hub, private unless you say otherwise.
+
+    What would be uploaded where is said first, and asked.
+
+    ```
+    lamina push model/task/best/removed=6/ghost_mixed/none me/smaller
+    lamina push model/task/best/removed=6/ghost_mixed/none me/smaller --public --yes
+    ```
+    """
+    from lamina_workflow.commands.push import Upload
+
+    variant = _variant_of(variant)
+    upload = Upload(repository, is_private=not public)
+    folder = _export(variant, configuration, form, "", cores)
+    typer.echo(upload.describe(folder))
+    if not yes:
+        typer.confirm("Upload?", abort=True)
+    typer.echo(upload.run(folder, variant))
+
+
+def _variant_of(text: str) -> str:
+    """The variant that a user names."""
+    return text
+
+
+def _export(variant: str, configuration: Path | None, form: str, shard: str, cores: str) -> Path:
+    """Export a variant, and return its folder; an export that exists stays."""
     # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
-    _run_snakemake(Path.cwd(), cores, configuration, f"results/exports/{variant}")
-    typer.echo(f"exported  results/exports/{variant}")
+    folder = Path(paths.export(variant))
+    _run_snakemake(Path.cwd(), cores, configuration, str(folder))
+    return folder
 
 
 @app.command()
@@ -235,7 +354,14 @@ def compare(
     first: Annotated[Path, typer.Argument(help="A results folder.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
-    """Say which numbers of two runs differ by more than their error."""
+    """Say which numbers of two runs differ by more than their error.
+
+    The page of all of them is compare.html in the first folder.
+
+    ```
+    lamina compare results other/results
+    ```
+    """
     _run_module("lamina_workflow.report.compare", "--", str(first), str(second))
 
 
@@ -243,7 +369,14 @@ def compare(
 def explain(
     file: Annotated[Path, typer.Argument(help="A table, plan, patch or adapter under results/.")],
 ) -> None:
-    """Say where a result came from: its rule, options, inputs and code."""
+    """Say where a result came from: its rule, options, inputs and code.
+
+    This stands in the file itself.
+
+    ```
+    lamina explain results/plans/model/task/best/removed=6.json
+    ```
+    """
     _run_module("lamina.store.checksum", str(file))
 
 
@@ -255,14 +388,30 @@ def query(
     wide: Annotated[bool, typer.Option(help="Print all columns.")] = False,
     csv: Annotated[bool, typer.Option(help="Print CSV, with all digits.")] = False,
 ) -> None:
-    """Answer a question about the run in the current folder."""
+    """Answer a question about the run in the current folder.
+
+    A wrong name prints the nearest right one.
+
+    ```
+    lamina query which_model_to_take
+    lamina query which_variants_there_are --csv > variants.csv
+    ```
+    """
     options = [name for name, is_on in (("--wide", wide), ("--csv", csv)) if is_on]
     _run_module("lamina_workflow.report.shell", *options, name)
 
 
 @app.command()
 def sql() -> None:
-    """Open DuckDB's shell on the results of the current folder."""
+    """Open DuckDB's shell on the results of the current folder.
+
+    It reads only, so a run may go on meanwhile. Queries can come from a file or a pipe.
+
+    ```
+    lamina sql
+    echo "FROM variants" | lamina sql
+    ```
+    """
     _run_module("lamina_workflow.report.shell")
 
 

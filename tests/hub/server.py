@@ -1,5 +1,6 @@
 """A hub on the loopback: what huggingface_hub and datasets ask for models and data sets."""
 
+import base64
 import hashlib
 import json
 import re
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
+UPLOAD_TOKEN = "hf_writer"
 _ID = r"(?P<id>[^/]+/[^/]+)"
 _API_PATH = re.compile(
     rf"/api/(?P<kind>models|datasets)/{_ID}(/(?P<query>revision|tree|paths-info)/(?P<rest>.+))?"
 )
+_WRITE_PATH = re.compile(rf"/api/models/{_ID}/(?P<action>preupload|commit)/main")
 _FILE_PATH = re.compile(
     rf"/(?P<kind>datasets/)?{_ID}/resolve/(?P<revision>[^/]+)/(?P<file_name>.+)"
 )
@@ -36,6 +39,7 @@ class Repository:
     token: str = "none"
     n_breaks: int = 0
     revisions: tuple[str, ...] = ("main",)
+    is_private: bool = False
 
     @property
     def commit(self) -> str:
@@ -81,12 +85,14 @@ class Hub:
     """Repositories by kind ("models", "datasets") and id, and what was asked of them.
 
     n_transfers: how many transfers of weights and rows began, by folder.
+    uploads: a folder for repositories that clients create, as those with `UPLOAD_TOKEN` may.
     """
 
     repositories: dict[tuple[str, str], Repository]
     requests: list[Request] = field(default_factory=list)
     n_transfers: Counter[Path] = field(default_factory=Counter)
     address: str = ""
+    uploads: Path | None = None
 
     def downloaded_ranges(self, path_part: str) -> list[str]:
         """The ranges ("" for a whole file) of downloads whose path holds `path_part`."""
@@ -134,6 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
         byte_range = self.headers.get("Range") or ""
         self.hub.requests.append(Request(self.command, path, byte_range))
 
+        if self.command == "POST" and self.hub.uploads is not None:
+            return self._accept(path, body)
         match = _API_PATH.fullmatch(path) or _FILE_PATH.fullmatch(path)
         if match is None:
             return self._refuse(404, "EntryNotFound")
@@ -157,6 +165,43 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send_json(self._list_folder(repository, subfolder))
         return self._send_json(self._describe(repository, address["id"]))
 
+    def _accept(self, path: str, body: bytes) -> None:
+        """Create a repository, or take the files of one."""
+        if self.headers.get("Authorization") != f"Bearer {UPLOAD_TOKEN}":
+            return self._refuse(403, "Forbidden")
+        if path == "/api/validate-yaml":
+            return self._send_json({"errors": [], "warnings": []})
+        if path == "/api/repos/create":
+            return self._create(json.loads(body))
+        match = _WRITE_PATH.fullmatch(path)
+        repository = self.hub.repositories.get(("models", match["id"])) if match else None
+        if match is None or repository is None:
+            return self._refuse(404, "RepoNotFound")
+        if match["action"] == "preupload":
+            names = [entry["path"] for entry in json.loads(body)["files"]]
+            modes = [
+                {"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names
+            ]
+            return self._send_json({"files": modes})
+        for line in body.splitlines():
+            operation = json.loads(line)
+            if operation["key"] == "file":
+                file = repository.folder / operation["value"]["path"]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(base64.b64decode(operation["value"]["content"]))
+        commit_url = f"{self.hub.address}/{match['id']}/commit/{repository.commit}"
+        return self._send_json({"commitUrl": commit_url, "commitOid": repository.commit})
+
+    def _create(self, request: dict[str, Any]) -> None:
+        repository_id = f"{request['organization']}/{request['name']}"
+        assert self.hub.uploads is not None
+        folder = self.hub.uploads / repository_id
+        folder.mkdir(parents=True)
+        self.hub.repositories["models", repository_id] = Repository(
+            folder, is_private=request["visibility"] == "private"
+        )
+        return self._send_json({"url": f"{self.hub.address}/{repository_id}"})
+
     def _select_paths(self, repository: Repository, body: bytes) -> list[dict[str, Any]]:
         is_json = body.startswith(b"{")
         request = json.loads(body) if is_json else parse_qs(body.decode())
@@ -179,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
             "id": repository_id,
             "sha": repository.commit,
             "siblings": [{"rfilename": name} for name in repository.list_files()],
-            "private": False,
+            "private": repository.is_private,
             "tags": [],
         }
 

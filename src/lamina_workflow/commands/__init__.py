@@ -1,0 +1,5 @@
+"""What commands of `lamina` do with one variant: `judge` it, `chat` with it, `push` it to the hub.
+
+They import torch or the hub's client, and so `lamina_workflow.cli` imports them when they are asked
+for.
+"""

@@ -1,0 +1,153 @@
+"""`lamina judge`: new questions, measured once on a variant and on its base model.
+
+The questions that a study tests on choose between its variants, so the best one looks better on
+them than it is. Nothing has chosen by these.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lamina import paths
+from lamina.data.files import read_questions
+from lamina.data.lm_tasks import load_task, test_documents
+from lamina.data.overlap import (
+    Document,
+    count_shared_documents,
+    document_hash,
+    hash_word_runs,
+)
+from lamina.data.prompts import Style
+from lamina.errors import LaminaError
+from lamina.evaluation.measuring import Unfinished, measure_variants
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.loading import find_by_name
+from lamina.models.load import load_model, load_tokenizer
+from lamina.relevance.statistics import wilson_interval
+from lamina.store import checksum, parquet
+from lamina.store.unfinished import digest_settings
+from lamina.variant import Variant
+from lamina_workflow.report.paired_tests import compute_paired_test
+
+TASK = "judged"
+MAX_NEAR_SHARE = 0.01  # of the questions may be near duplicates of others, as in check_overlap
+METRICS = ("acc_norm", "acc")  # the first one that a task has is its main one, as in the report
+
+
+class Judgement(NamedTuple):
+    """Which questions the base model and a variant answer right: 1.0, else 0.0."""
+
+    variant: str
+    metric: str
+    base: list[float]
+    pruned: list[float]
+    is_new: bool
+    """Whether they were measured now, and not at an earlier call."""
+
+
+def judge_variant(name: str, questions: Path, results: Path) -> Judgement:
+    """Measure the questions of a file, or read what was measured of this file before.
+
+    name: Of a variant whose files are under `results`.
+
+    Raises LaminaError if there is no such variant, the file is no file of questions, or the study
+    has seen some of them.
+    """
+    named = find_by_name(name, results)
+    variant = named.variant
+    if variant is None or variant.is_base:
+        raise LaminaError(f"'{name}' is the base model, with which a variant is compared.")
+    read_questions(questions, "QUESTIONS")
+    task = load_task(TASK, Path.cwd(), choices=str(questions))
+    _check_unseen(questions, test_documents(task), variant.model, results)
+
+    base_variant = Variant.base(variant.model)
+    files_by_variant = {
+        measured: paths.variant_files(measured, results) for measured in (base_variant, variant)
+    }
+    # Of the questions, and of what the variant is made of, which another run may replace.
+    digest = digest_settings(named.manifest, questions, *files_by_variant[variant].listed())[:16]
+    file = results / "judged" / str(variant) / f"{digest}.json"
+    if file.exists():
+        kept = checksum.read_json(file)
+        return Judgement(str(variant), kept["metric"], kept["base"], kept["pruned"], is_new=False)
+
+    base = load_model(named.manifest)
+    style = Style.of(named.manifest)
+    score = TaskBenchmark(task, base, load_tokenizer(named.manifest), style=style).score
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Unfinished(f"{file}.unfinished", digest)
+    _, sample_rows = measure_variants(base, files_by_variant, score, unfinished)
+
+    measured_metrics = {row["metric"] for row in sample_rows}
+    metric = next(metric for metric in METRICS if metric in measured_metrics)
+    answers: dict[Variant, list[float]] = {base_variant: [], variant: []}
+    for row in sample_rows:
+        if row["metric"] == metric:
+            answers[Variant.of(row)].append(row["value"])
+    judgement = Judgement(
+        str(variant), metric, answers[base_variant], answers[variant], is_new=True
+    )
+    kept = {"questions": questions.name, **judgement._asdict()}
+    parquet.write_json(file, kept)
+    unfinished.remove()
+    return judgement
+
+
+def _check_unseen(
+    questions: Path, task_documents: Sequence[tuple[str, list[str]]], model: str, results: Path
+) -> None:
+    """Refuse questions by which the study has chosen.
+
+    Raises LaminaError, with the number of them and where they are.
+    """
+    asked = [(document_hash(*document), hash_word_runs(*document)) for document in task_documents]
+    use_by_file: dict[Path, str] = {}
+    for file in sorted((results / "calibrations" / model).glob("*.parquet")):
+        use_by_file[file] = "layers and repairs"
+    for file in sorted((results / "tasks").glob("*.parquet")):
+        use_by_file[file] = "between its variants"
+    for file, use in use_by_file.items():
+        shared = count_shared_documents(asked, _read_documents(file))
+        if shared.equal or shared.near > MAX_NEAR_SHARE * len(asked):
+            raise LaminaError(
+                f"{questions}: {shared.near} of its {len(asked)} questions are in {file}, or nearly "
+                f"so, and by these the study chose {use}: a score on them says nothing new. Take "
+                "them out, or give other questions."
+            )
+
+
+def _read_documents(file: Path) -> list[Document]:
+    """Each document of a calibration or test once."""
+    runs_by_document: dict[str, Sequence[int]] = {}
+    for row in parquet.read_table(file, ["document", "runs"]).to_pylist():
+        # Only the first row of a question has its runs.
+        runs_by_document.setdefault(row["document"], row["runs"])
+    return list(runs_by_document.items())
+
+
+def describe_judgement(judgement: Judgement) -> list[str]:
+    """Both scores with their 95 % intervals, and the paired difference."""
+    pairs = zip(judgement.pruned, judgement.base, strict=True)
+    differences = [pruned - base for pruned, base in pairs]
+    test = compute_paired_test([differences])
+    n_samples = test["n_samples"]
+    is_significant = not test["ci_low"] <= 0 <= test["ci_high"]
+    verdict = "significant" if is_significant else "not significant"
+    lines = [
+        f"{n_samples} questions, {judgement.metric}, 95 % intervals",
+        f"base model   {_format_accuracy(judgement.base)}",
+        f"variant      {_format_accuracy(judgement.pruned)}   {judgement.variant}",
+        f"difference   {100 * test['difference']:+.1f} points "
+        f"[{100 * test['ci_low']:+.1f}, {100 * test['ci_high']:+.1f}], paired, {verdict} "
+        f"(p = {test['p_value']:.2g}; {test['n_different']} answers differ)",
+    ]
+    if not judgement.is_new:
+        lines.append("These questions were measured before; this is that result.")
+    return lines
+
+
+def _format_accuracy(answers: Sequence[float]) -> str:
+    low, high = wilson_interval(sum(answers), len(answers))
+    share = 100 * sum(answers) / len(answers)
+    return f"{share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
