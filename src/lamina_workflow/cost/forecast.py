@@ -134,32 +134,13 @@ def describe_remaining(
     """
     if not n_jobs:
         return "Nothing is left to run."
-    seconds += sum_start_seconds(n_jobs, n_computing, start_seconds)
+    seconds += min(n_jobs, n_computing) * start_seconds.with_model
+    seconds += max(0, n_jobs - n_computing) * start_seconds.without_model
     return (
         f"{n_jobs:,} jobs are left to run. A job starts in {start_seconds.with_model:.1f} s, and "
         f"in {start_seconds.without_model:.1f} s where it computes with no model: in all about "
         f"{format_duration(seconds / n_parallel)}, with {n_parallel} at a time."
     )
-
-
-def sum_start_seconds(n_jobs: int, n_computing: int, start_seconds: StartSeconds) -> float:
-    """How long the starts of jobs take, one after the other.
-
-    n_computing: how many jobs compute with a model.
-    """
-    with_model = min(n_jobs, n_computing) * start_seconds.with_model
-    without_model = max(0, n_jobs - n_computing) * start_seconds.without_model
-    return with_model + without_model
-
-
-def count_parallel(cores: str) -> int:
-    """Jobs at a time on this machine: one on each GPU, without one as many as share the cores.
-
-    cores: That a run may use: a number, or `all`.
-    """
-    n_gpus = len(devices.list_devices(os.environ))
-    n_cores = int(cores) if cores.isdigit() else os.cpu_count() or 1
-    return n_gpus or min(N_JOBS_ON_CPU, n_cores)
 
 
 def measure_start() -> StartSeconds:
@@ -280,12 +261,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
     seconds = sum(stage.flops for stage in stages.values()) / rate
     n_computing = sum(stage.jobs for stage in stages.values())
+    n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1
+    n_parallel = n_gpus or min(N_JOBS_ON_CPU, n_cores)
     n_jobs = int(options.jobs or 0)
-    print(
-        describe_remaining(
-            n_jobs, n_computing, seconds, measure_start(), count_parallel(options.cores)
-        )
-    )
+    print(describe_remaining(n_jobs, n_computing, seconds, measure_start(), n_parallel))
     for note in costs["notes"]:
         print(note)
 

@@ -5,6 +5,7 @@ manifest, the tokenised calibrations and the tests, as for `lamina plan`.
 """
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import forecast
 from lamina_workflow.cost.estimate import list_works
+from lamina_workflow.runtime import devices
 from lamina_workflow.study import requests
 
 
@@ -41,7 +43,10 @@ def measure_machine(cores: str) -> MachineSpeed:
     """
     rate = forecast.measure_rate(Path(paths.RESULTS), always=True)
     assert rate is not None  # every study has a calibration
-    return MachineSpeed(rate, forecast.measure_start(), forecast.count_parallel(cores))
+    n_cores = int(cores) if cores.isdigit() else os.cpu_count() or 1
+    n_gpus = len(devices.list_devices(os.environ))
+    n_parallel = n_gpus or min(forecast.N_JOBS_ON_CPU, n_cores)
+    return MachineSpeed(rate, forecast.measure_start(), n_parallel)
 
 
 def forecast_sizes(
@@ -63,9 +68,10 @@ def forecast_sizes(
             [f"{paths.RESULTS}/tasks/{name}.parquet" for name in config.benchmarks.tasks],
             n_samples,
         )
-        n_computing = sum(work.cost.jobs for work in works)
+        n_computing = min(n_jobs, sum(work.cost.jobs for work in works))
         seconds = sum(work.cost.flops for work in works) / machine.rate
-        seconds += forecast.sum_start_seconds(n_jobs, n_computing, machine.start_seconds)
+        seconds += n_computing * machine.start_seconds.with_model
+        seconds += (n_jobs - n_computing) * machine.start_seconds.without_model
         forecasts.append(SizeForecast(n_samples, seconds / machine.n_parallel))
     return forecasts
 
