@@ -126,24 +126,24 @@ models/qwen-0.5b.gguf models/qwen-1.5b.gguf: models/%.gguf: resources/%.txt .ven
 	PYTHONPATH=src $(BIN)/python tools/join_packages.py $< $@
 	touch $@
 
+# These are commands of lamina, which has more: .venv/bin/lamina --help
+LAMINA = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.cli
+
 export: cores .venv/installed
-	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
-	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
-		$(SNAKEMAKE) --logger lamina -- $$(printf 'results/exports/%s ' $$VARIANT) && printf 'exported  results/exports/%s\n' $$VARIANT
+	@set -f; $(LAMINA) export --cores "$$CORES" $(if $(CONFIG),--config "$$CONFIG") $(if $(FORM),--form "$$FORM") \
+		$(if $(SHARD),--shard "$$SHARD") -- $$VARIANT
 
 compare: .venv/installed
-	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.compare -- "$$A" "$$B"
+	@$(LAMINA) compare -- $(if $(A),"$$A") $(if $(B),"$$B")
 
 explain: .venv/installed
-	$(if $(FILE),,$(error say which: make explain FILE=results/…))
-	@PYTHONPATH=src $(BIN)/python -P -m lamina.store.checksum "$$FILE"
+	@$(LAMINA) explain -- $(if $(FILE),"$$FILE")
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.shell
+	@$(LAMINA) sql
 
 query: .venv/installed
-	$(call switch,WIDE)$(call switch,CSV)@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	$(call switch,WIDE)$(call switch,CSV)@$(LAMINA) query $(if $(WIDE),--wide) $(if $(CSV),--csv) -- $(if $(Q),"$$Q")
 
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went

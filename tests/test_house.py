@@ -32,7 +32,7 @@ LAYERS = [
     {"cost", "checks"},
     {"report"},
     {"stages"},
-    {"prune_study"},
+    {"prune_study", "commands"},
     {"cli"},
 ]
 WORKFLOW = {
@@ -44,6 +44,7 @@ WORKFLOW = {
     "report",
     "stages",
     "prune_study",
+    "commands",
     "cli",
 }
 # What the library does without: it runs where none of them is installed.

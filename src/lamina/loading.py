@@ -223,7 +223,7 @@ def _refuse_name(name: str, results: Path) -> LaminaError:
 def _refuse_4bit(name: str, named: NamedModel) -> LaminaError:
     remedy = f"Load its folder: {named.manifest['path']}"
     if named.variant is not None and not named.variant.is_base:
-        remedy = f"make export VARIANT={named.variant}, and load its folder"
+        remedy = f"lamina export {named.variant}, and load its folder"
     return LaminaError(
         f"weights are quantised as they are read from a folder, and '{name}' is a name. {remedy}."
     )
@@ -240,7 +240,7 @@ def _suggest_name(missing: Path) -> str:
 
 
 def _suggest_export(variant: Variant, results: Path) -> str:
-    """A hint at `make export`, where it helps: only studies make repairs, healings and searched
+    """A hint at `lamina export`, where it helps: only studies make repairs, healings and searched
     plans.
     """
     is_selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
@@ -248,4 +248,4 @@ def _suggest_export(variant: Variant, results: Path) -> str:
     is_bare = variant.repair == variant.healing == "none"
     if not is_selected or is_searched or not is_bare:
         return ""
-    return f", or run: make export VARIANT={variant}"
+    return f", or run: lamina export {variant}"

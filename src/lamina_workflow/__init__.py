@@ -4,7 +4,9 @@
 - `study`: what a configuration asks for, as names and paths,
 - `stages`: what a rule says of each of its jobs; `runtime`: how a job and a run go,
 - `cost`: what a study will take,
-- `report`: the database, the page and its figures.
+- `report`: the database, the page and its figures,
+- `cli`: the command, with `prune_study`: what `lamina prune` writes, and `commands`: what is done
+  with one variant.
 
 The methods are in `lamina`, which runs without this package.
 """

@@ -31,6 +31,7 @@ from lamina_workflow.prune_study import (
     prepare_study,
     write_study,
 )
+from lamina_workflow.runtime.devices import list_devices
 
 app = typer.Typer(
     name="lamina",
@@ -48,9 +49,14 @@ Configuration = Annotated[
         show_default=False,
     ),
 ]
-VariantArgument = Annotated[
-    str, typer.Argument(help=f"A variant, as reports print it: {FORM}.", metavar="VARIANT")
+ConfigurationOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="Configuration file, if it is not config/config.yaml or config.yaml."
+    ),
 ]
+VARIANT_HELP = f"A variant, as reports print it: {FORM}."
+VariantArgument = Annotated[str, typer.Argument(help=VARIANT_HELP, metavar="VARIANT")]
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
@@ -156,12 +162,17 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
     write_study(largest_request, folder, FORECAST_CONFIGURATION)
     _run_snakemake(folder, cores, Path(FORECAST_CONFIGURATION), "results/cost.json")
     # Imports torch, and so only here.
+    from lamina_workflow.checks.load import load_configuration
     from lamina_workflow.cost import sample_sizes
 
     with chdir(folder):
+        sized_configurations = {
+            n_samples: load_configuration(raw, Path.cwd())
+            for n_samples, raw in configurations.items()
+        }
         n_jobs = _count_jobs(Path(FORECAST_CONFIGURATION))
         machine = sample_sizes.measure_machine(cores)
-        forecasts = sample_sizes.forecast_sizes(configurations, n_jobs, machine)
+        forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
     forecast_file.unlink()
     chosen = sample_sizes.choose_size(forecasts, minutes)
     typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes))
@@ -239,22 +250,25 @@ def plan(
 
 @app.command()
 def export(
-    variant: VariantArgument,
-    configuration: Configuration = None,
+    variants: Annotated[list[str], typer.Argument(help=VARIANT_HELP, metavar="VARIANT...")],
+    configuration: ConfigurationOption = None,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
     shard: Annotated[str, typer.Option(help="Largest file, such as 2GB.")] = "",
     cores: Cores = "all",
 ) -> None:
-    """Write a variant as a Hugging Face checkpoint, or as a GGUF file.
+    """Write variants as Hugging Face checkpoints, or as GGUF files.
 
-    The export is loaded back and compared before it is called done.
+    An export is loaded back and compared before it is called done.
 
     ```
     lamina export model/task/best/removed=6/ghost_mixed/none
     lamina export model/task/best/removed=6/none/none --form gguf
     ```
     """
-    typer.echo(f"exported  {_export(_variant_of(variant), configuration, form, shard, cores)}")
+    for folder in _export(
+        [_variant_of(text) for text in variants], configuration, form, shard, cores
+    ):
+        typer.echo(f"exported  {folder}")
 
 
 @app.command()
@@ -308,7 +322,7 @@ def chat(
 def push(
     variant: VariantArgument,
     repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub.")],
-    configuration: Configuration = None,
+    configuration: ConfigurationOption = None,
     public: Annotated[bool, typer.Option("--public", help="Let everybody read it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Upload without asking.")] = False,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
@@ -327,7 +341,7 @@ def push(
 
     variant = _variant_of(variant)
     upload = Upload(repository, is_private=not public)
-    folder = _export(variant, configuration, form, "", cores)
+    (folder,) = _export([variant], configuration, form, "", cores)
     typer.echo(upload.describe(folder))
     if not yes:
         typer.confirm("Upload?", abort=True)
@@ -339,14 +353,16 @@ def _variant_of(text: str) -> str:
     return text
 
 
-def _export(variant: str, configuration: Path | None, form: str, shard: str, cores: str) -> Path:
-    """Export a variant, and return its folder; an export that exists stays."""
+def _export(
+    variants: list[str], configuration: Path | None, form: str, shard: str, cores: str
+) -> list[Path]:
+    """Export variants, and return their folders; exports that exist stay."""
     # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
-    folder = Path(paths.export(variant))
-    _run_snakemake(Path.cwd(), cores, configuration, str(folder))
-    return folder
+    folders = [paths.export(variant) for variant in variants]
+    _run_snakemake(Path.cwd(), cores, configuration, *folders)
+    return [Path(folder) for folder in folders]
 
 
 @app.command()
@@ -448,6 +464,9 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
     Raises LaminaError if there is no configuration.
     """
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
+    n_gpus = len(list_devices(os.environ))
+    if n_gpus:
+        command += ["--resources", f"gpu={n_gpus}"]
     return [*command, "--cores", cores, "--configfile", str(_find_configuration(configuration))]
 
 

@@ -57,11 +57,15 @@ def test_a_study_takes_less_with_fewer_samples(
         for n_samples in (60, 30)
     }
     study = write_study(sizes[60])
-    configurations = {
+    raw_configurations = {
         n_samples: prepare_study(request).configuration for n_samples, request in sizes.items()
     }
     monkeypatch.chdir(study.folder)
-    config = load_configuration(configurations[60], Path.cwd())
+    configurations = {
+        n_samples: load_configuration(raw, Path.cwd())
+        for n_samples, raw in raw_configurations.items()
+    }
+    config = configurations[60]
     manifest = paths.manifest("model")
     model_job = PrepareModel.of(config, make_wildcards(model="model"))
     calibration_names = make_wildcards(model="model", calibration="task")

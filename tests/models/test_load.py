@@ -104,7 +104,7 @@ def test_saving_a_loaded_variant_keeps_its_patch(results: Path, tmp_path: Path) 
         (
             f"{SELECTOR}/removed=3/none/none",
             {},
-            f"make export VARIANT={SELECTOR}/removed=3/none/none",
+            f"lamina export {SELECTOR}/removed=3/none/none",
         ),
         (f"{SELECTOR}/removed=2/none/long", {}, "has not been made"),
         ("tiny/words/cosin/removed=2/none/none", {}, "Did you mean 'cosine'"),

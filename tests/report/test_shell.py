@@ -19,7 +19,7 @@ VIEWS = ROOT / "sql/views.sql"
 QUERIES = ROOT / "sql/queries"
 # A question whose answer is wider than a terminal.
 WIDE_QUESTION = QUERIES / "what_pruning_costs.sql"
-MORE_COLUMNS = "WIDE=1 shows more columns: "
+MORE_COLUMNS = "--wide shows more columns: "
 
 
 @pytest.fixture(scope="module")

@@ -116,8 +116,8 @@ def test_a_size_of_shards_is_allowed(configuration: Configuration) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"LAMINA_EXPORT_FORM": "codee"}, "FORM=codee: .* Did you mean 'code'"),
-        ({"LAMINA_EXPORT_SHARD": "2XB"}, "SHARD=2XB is no size.* SHARD=2GB"),
+        ({"LAMINA_EXPORT_FORM": "codee"}, "no form 'codee' .* Did you mean 'code'"),
+        ({"LAMINA_EXPORT_SHARD": "2XB"}, "'2XB' is no size.* such as 2GB"),
         (
             {"LAMINA_EXPORT_FORM": "gguf"},  # of a model that is a checkpoint
             "no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py",

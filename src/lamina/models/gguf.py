@@ -159,7 +159,7 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
     else:
         return
     raise LaminaError(
-        f"{variant}: FORM=gguf takes layers out of a GGUF file and changes nothing else, and {why}."
+        f"{variant}: the form gguf takes layers out of a GGUF file and changes nothing else, and {why}."
     )
 
 

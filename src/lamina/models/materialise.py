@@ -75,7 +75,7 @@ class _Unsavable:
         raise LaminaError(
             "a plain save_pretrained of a variant with patches or removed sub-layers would lose "
             "them on reload. Write it with lamina.models.export.save.save_variant(model, folder), or with "
-            "`make export VARIANT=…`."
+            "`lamina export VARIANT`."
         )
 
 

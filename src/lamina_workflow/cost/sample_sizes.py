@@ -8,11 +8,11 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lamina import paths
 from lamina.errors import LaminaError
-from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost import forecast
 from lamina_workflow.cost.estimate import list_works
 from lamina_workflow.runtime import devices
@@ -50,17 +50,16 @@ def measure_machine(cores: str) -> MachineSpeed:
 
 
 def forecast_sizes(
-    configurations: Mapping[int, Mapping[str, Any]], n_jobs: int, machine: MachineSpeed
+    configurations: Mapping[int, Configuration], n_jobs: int, machine: MachineSpeed
 ) -> list[SizeForecast]:
     """What the study in the current folder takes with each number of samples.
 
-    configurations: As YAML gives them, by the number of samples. Calibrations are those of the
-        largest number; of them, fewer are counted.
+    configurations: By the number of samples. Calibrations are those of the largest number; of them,
+        fewer are counted.
     n_jobs: That a run does.
     """
     forecasts: list[SizeForecast] = []
-    for n_samples, raw in configurations.items():
-        config = load_configuration(raw, Path.cwd())
+    for n_samples, config in configurations.items():
         works = list_works(
             config,
             [paths.manifest(model) for model in config.models],

@@ -129,8 +129,8 @@ def _find_tables(folder: Path) -> Path:
     has_relevance = (tables_folder / "relevance.parquet").is_file()
     if not has_benchmarks and not has_relevance:
         raise LaminaError(
-            f"{folder} holds no tables/*.parquet. Name a results folder: make compare A=results "
-            "B=..."
+            f"{folder} holds no tables/*.parquet. Name two results folders: lamina compare results "
+            "other/results"
         )
     return tables_folder
 

@@ -57,7 +57,7 @@ def summarise_run(
         *first_lines,
         *_warn_of_guessing(recommended),
         f"report        {results}/report.html",
-        f"database      {results}/lamina.duckdb (make sql, or lamina sql)",
+        f"database      {results}/lamina.duckdb (lamina sql)",
     ]
 
 
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments and arguments[0]:
         wanted = Report.model_validate(read_configuration(arguments[0]).get("report") or {})
         if arguments[0] not in DEFAULT_CONFIGURATIONS:
-            configuration = f" {arguments[0]}"
+            configuration = f" --config {arguments[0]}"
     lines = summarise_run(wanted=wanted, configuration=configuration)
     with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)

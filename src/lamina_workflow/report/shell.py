@@ -1,6 +1,6 @@
 """Questions to a run, from the command line.
 
-`make query Q=NAME` answers a file of `sql/queries`; `make sql` opens DuckDB's own shell on the
+`lamina query NAME` answers a file of `sql/queries`; `lamina sql` opens DuckDB's own shell on the
 database.
 """
 
@@ -39,7 +39,7 @@ def find_query(name: str, folder: Path = QUERIES) -> Path:
     if Path(name).is_file():
         return Path(name)
     raise LaminaError(
-        f"there is no question '{name}'. {suggest(name, known)} Write: make query Q=NAME"
+        f"there is no question '{name}'. {suggest(name, known)} Write: lamina query NAME"
     )
 
 
@@ -84,7 +84,7 @@ def format_answer(
     ]
     lines.append(f"({len(rows)} rows)")
     if names[n_columns:]:
-        lines.append(f"WIDE=1 shows more columns: {', '.join(names[n_columns:])}.")
+        lines.append(f"--wide shows more columns: {', '.join(names[n_columns:])}.")
     reason = queries.explain_empty_answer(query)
     if not rows and reason:
         lines.append(reason)
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--wide", action="store_true", help="print all columns")
     options = parser.parse_args(arguments)
 
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make query … | head` ends without an error
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `lamina query … | head` ends without an error
     selected_queries = [queries.read_query_file(find_query(name)) for name in options.names]
     with database.open_database(DATABASE) as connection:
         for query in selected_queries:

@@ -67,16 +67,14 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
     form = environment.get("LAMINA_EXPORT_FORM")
     shard = environment.get("LAMINA_EXPORT_SHARD")
     if form and form not in EXPORTED_AS:
-        raise LaminaError(
-            f"FORM={form}: there is no such form of an export. {suggest(form, EXPORTED_AS)}"
-        )
+        raise LaminaError(f"there is no form '{form}' of an export. {suggest(form, EXPORTED_AS)}")
     if form == "gguf":
         selector = config.selectors[variant.selector]
         source = config.models[variant.model].source
         check_cut(variant, source, selector.units, bool(selector.donors))
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
         raise LaminaError(
-            f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB."
+            f"'{shard}' is no size of a file. Write a number with KB, MB or GB, such as 2GB."
         )
 
 
