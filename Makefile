@@ -130,8 +130,8 @@ models/qwen-0.5b.gguf models/qwen-1.5b.gguf: models/%.gguf: resources/%.txt .ven
 LAMINA = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.cli
 
 export: cores .venv/installed
-	@set -f; $(LAMINA) export --cores "$$CORES" $(if $(CONFIG),--config "$$CONFIG") $(if $(FORM),--form "$$FORM") \
-		$(if $(SHARD),--shard "$$SHARD") -- $$VARIANT
+	@set -f; for variant in $(if $(VARIANT),$$VARIANT,""); do $(LAMINA) export --cores "$$CORES" \
+		$(if $(FORM),--form "$$FORM") $(if $(SHARD),--shard "$$SHARD") -- "$$variant" $(if $(CONFIG),"$$CONFIG") || exit; done
 
 compare: .venv/installed
 	@$(LAMINA) compare -- $(if $(A),"$$A") $(if $(B),"$$B")

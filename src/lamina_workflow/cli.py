@@ -49,14 +49,9 @@ Configuration = Annotated[
         show_default=False,
     ),
 ]
-ConfigurationOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", help="Configuration file, if it is not config/config.yaml or config.yaml."
-    ),
+VariantArgument = Annotated[
+    str, typer.Argument(help=f"A variant, as reports print it: {FORM}.", metavar="VARIANT")
 ]
-VARIANT_HELP = f"A variant, as reports print it: {FORM}."
-VariantArgument = Annotated[str, typer.Argument(help=VARIANT_HELP, metavar="VARIANT")]
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
@@ -250,25 +245,22 @@ def plan(
 
 @app.command()
 def export(
-    variants: Annotated[list[str], typer.Argument(help=VARIANT_HELP, metavar="VARIANT...")],
-    configuration: ConfigurationOption = None,
+    variant: VariantArgument,
+    configuration: Configuration = None,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
     shard: Annotated[str, typer.Option(help="Largest file, such as 2GB.")] = "",
     cores: Cores = "all",
 ) -> None:
-    """Write variants as Hugging Face checkpoints, or as GGUF files.
+    """Write a variant as a Hugging Face checkpoint, or as a GGUF file.
 
-    An export is loaded back and compared before it is called done.
+    The export is loaded back and compared before it is called done.
 
     ```
     lamina export model/task/best/removed=6/ghost_mixed/none
     lamina export model/task/best/removed=6/none/none --form gguf
     ```
     """
-    for folder in _export(
-        [_variant_of(text) for text in variants], configuration, form, shard, cores
-    ):
-        typer.echo(f"exported  {folder}")
+    typer.echo(f"exported  {_export(_variant_of(variant), configuration, form, shard, cores)}")
 
 
 @app.command()
@@ -322,7 +314,7 @@ def chat(
 def push(
     variant: VariantArgument,
     repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub.")],
-    configuration: ConfigurationOption = None,
+    configuration: Configuration = None,
     public: Annotated[bool, typer.Option("--public", help="Let everybody read it.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Upload without asking.")] = False,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
@@ -341,7 +333,7 @@ def push(
 
     variant = _variant_of(variant)
     upload = Upload(repository, is_private=not public)
-    (folder,) = _export([variant], configuration, form, "", cores)
+    folder = _export(variant, configuration, form, "", cores)
     typer.echo(upload.describe(folder))
     if not yes:
         typer.confirm("Upload?", abort=True)
@@ -353,16 +345,14 @@ def _variant_of(text: str) -> str:
     return text
 
 
-def _export(
-    variants: list[str], configuration: Path | None, form: str, shard: str, cores: str
-) -> list[Path]:
-    """Export variants, and return their folders; exports that exist stay."""
+def _export(variant: str, configuration: Path | None, form: str, shard: str, cores: str) -> Path:
+    """Export a variant, and return its folder; an export that exists stays."""
     # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
-    folders = [paths.export(variant) for variant in variants]
-    _run_snakemake(Path.cwd(), cores, configuration, *folders)
-    return [Path(folder) for folder in folders]
+    folder = Path(paths.export(variant))
+    _run_snakemake(Path.cwd(), cores, configuration, str(folder))
+    return folder
 
 
 @app.command()

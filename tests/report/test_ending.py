@@ -48,11 +48,11 @@ def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None
     write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
 
     best_line, *commands, _, _ = ending.summarise_run(
-        tmp_path, VIEWS, Report.model_validate({"keep": "60%"}), " --config config/mine.yaml"
+        tmp_path, VIEWS, Report.model_validate({"keep": "60%"}), " config/mine.yaml"
     )
 
     assert "removed=2" in best_line
-    assert commands[0].endswith(" --config config/mine.yaml")
+    assert commands[0].endswith(" config/mine.yaml")
     strict_line = ending.summarise_run(tmp_path, VIEWS, Report(keep=1.0))[0]
     assert "none keeps 100 %" in strict_line
 

@@ -169,7 +169,7 @@ def main(arguments: Sequence[str]) -> None:
     if arguments and arguments[0]:
         wanted = Report.model_validate(read_configuration(arguments[0]).get("report") or {})
         if arguments[0] not in DEFAULT_CONFIGURATIONS:
-            configuration = f" --config {arguments[0]}"
+            configuration = f" {arguments[0]}"
     lines = summarise_run(wanted=wanted, configuration=configuration)
     with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)
