@@ -279,6 +279,7 @@ def judge(
     lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
     ```
     """
+    typer.echo(f"measuring {questions} on {variant} and its base model …", err=True)
     os.environ["TQDM_DISABLE"] = "1"  # the bars of lm-eval count requests before they run
     from lamina_workflow.commands.judge import describe_judgement, judge_variant
 
@@ -305,6 +306,7 @@ def chat(
     lamina chat model/task/best/removed=6/ghost_mixed/none --prompt "Water freezes at"
     ```
     """
+    typer.echo(f"loading {variant} and its base model …", err=True)
     from lamina_workflow.commands import chat as side_by_side
 
     side_by_side.chat(_variant_of(variant), prompt, tokens, Path(RESULTS))
@@ -457,7 +459,11 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]
-    return [*command, "--cores", cores, "--configfile", str(_find_configuration(configuration))]
+    command += ["--cores", cores]
+    file = _find_configuration(configuration)
+    if file != Path(DEFAULT_CONFIGURATIONS[0]):  # which the Snakefile names itself
+        command += ["--configfile", str(file)]
+    return command
 
 
 def _find_configuration(configuration: Path | None) -> Path:

@@ -52,17 +52,18 @@ class Pair:
 
     def reply(self, prompt: str, most_tokens: int) -> Table:
         """The replies of both as two columns."""
-        table = Table(expand=True)
+        table = Table(expand=True, show_footer=True)
         cells: list[str] = []
         for name, model in self.models.items():
             reply = write_reply(model, self.tokenizer, prompt, most_tokens)
             speed = reply.n_tokens / reply.seconds
-            table.add_column(f"{name}, {len(layers_of(model))} layers", ratio=1, overflow="fold")
-            table.columns[
-                -1
-            ].footer = f"{reply.n_tokens} tokens in {reply.seconds:.2f} s: {speed:.3g} tokens/s"
+            table.add_column(
+                f"{name}, {len(layers_of(model))} layers",
+                f"{reply.n_tokens} tokens in {reply.seconds:.2f} s: {speed:.3g} tokens/s",
+                ratio=1,
+                overflow="fold",
+            )
             cells.append(reply.text.strip())
-        table.show_footer = True
         table.add_row(*cells)
         return table
 
