@@ -364,7 +364,7 @@ def compare(
 ) -> None:
     """Say which numbers of two runs differ by more than their error.
 
-    The page of all of them is compare.html in the first folder.
+    `results/compare.html` has all of them.
 
     ```
     lamina compare results other/results
