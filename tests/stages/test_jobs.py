@@ -340,7 +340,7 @@ def test_the_own_calibration_of_a_repair_has_the_first_weight(
 ) -> None:
     entry = with_general_repair.repairs[repair]
 
-    assert changes.calibration_weights(entry, calibration, 0.0) == weights
+    assert entry.ordered_weights(calibration, 0.0) == weights
 
 
 def test_a_repair_of_its_own_calibration_alone_has_no_option_of_data(

@@ -14,6 +14,9 @@ from lamina.options.explain import invalid, join_words
 
 OWN = "own"  # the calibration of the variant itself
 AUTO: Final = "auto"  # a weight that is chosen for each plan
+# The weight that replaces `auto` while units are scored: there is no plan yet for which it could be
+# chosen.
+IN_LOOP = 0.1
 
 
 def _check_own_weight(weights: dict[str, Any]) -> dict[str, Any]:
@@ -86,6 +89,15 @@ class Repair(Choice):
             weight = auto if written_weight == AUTO else written_weight
             weights[calibration] = weights.get(calibration, 0.0) + weight
         return weights
+
+    def ordered_weights(self, own: str, auto: float) -> list[tuple[str, float]]:
+        """The weights of `weights`, that of the variant's `own` calibration first, others by name.
+
+        The order in which a configuration lists them does not matter.
+        """
+        weights = self.weights(own, auto)
+        own_weight = weights.pop(own)
+        return [(own, own_weight), *sorted(weights.items())]
 
     @classmethod
     def of_stream(cls) -> str:
