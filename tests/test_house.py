@@ -23,7 +23,7 @@ LAYERS = [
     {"data"},
     {"engine"},
     {"relevance"},
-    {"repair"},
+    {"repairs"},
     {"selection", "healing", "diagnosis", "evaluation"},
     {"loading", "notebook"},
     {"config"},

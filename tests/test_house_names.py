@@ -41,7 +41,7 @@ METRIC_NAMES: AllowedNames = {
     # The recommended way, which `lamina prune` writes into a study.
     "lamina_workflow/prune_study.py": {"cosine", "output_kl", "perplexity"},
     # An objective of the method.
-    "lamina/repair/methods/replaceme.py": {"cosine"},
+    "lamina/repairs/methods/replaceme.py": {"cosine"},
     # Weights and generators.
     "lamina/healing/": {"random"},
     "lamina/selection/strategies/random.py": {"random"},

@@ -1,6 +1,6 @@
 """Section `repairs`: the options that all repairs of removed runs of layers share.
 
-The options of one method stand in its module under `lamina.repair.methods`.
+The options of one method stand in its module under `lamina.repairs.methods`.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Repair(Choice):
     """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
 
     BY = "method"
-    PACKAGE = "lamina.repair.methods"
+    PACKAGE = "lamina.repairs.methods"
     # Whether it is a linear map of the stream at the boundary, which can be in place while
     # candidates are scored and can be trained; else it changes weights.
     LINEAR: ClassVar[bool] = True

@@ -37,7 +37,7 @@ class Loop(_JobOptions):
     @property
     def module(self) -> str:
         """The module of the repair's method."""
-        return f"lamina.repair.methods.{self.repair.method}"
+        return f"lamina.repairs.methods.{self.repair.method}"
 
 
 class Replacements(_JobOptions):

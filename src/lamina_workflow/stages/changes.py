@@ -65,4 +65,4 @@ def modules_of(loop: Loop | None, replacements: Replacements | None) -> list[str
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
     """The modules of repairs, without `none`: what is measured on a model runs their `apply`."""
     methods = {config.repairs[name].method for name in names if name != "none"}
-    return sorted(f"lamina.repair.methods.{method}" for method in methods)
+    return sorted(f"lamina.repairs.methods.{method}" for method in methods)

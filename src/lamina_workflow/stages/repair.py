@@ -51,7 +51,7 @@ class FitPatch(OnModel):
     def modules(self) -> tuple[str, ...]:
         if self.weights:
             return tuple(self.repair.modules)
-        return (*self.repair.modules, "lamina.repair.weighing")
+        return (*self.repair.modules, "lamina.repairs.weighing")
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job, and for its fits and the maps that it holds until it ends.

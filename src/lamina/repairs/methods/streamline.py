@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from lamina.engine import taps
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
-    from lamina.repair.protocol import Fit, Tensors
-    from lamina.repair.samples import WeightedSequence
+    from lamina.repairs.protocol import Fit, Tensors
+    from lamina.repairs.samples import WeightedSequence
 
 
 class Streamline(Repair):
@@ -91,7 +91,7 @@ def collect(
     Raises LaminaError if a run is refused, or the model's weights are quantised.
     """
     from lamina.engine import taps
-    from lamina.repair.samples import split_samples
+    from lamina.repairs.samples import split_samples
 
     _check_trainable(model, boundaries)
     fit_samples: list[WeightedSequence] = []
@@ -271,7 +271,7 @@ class _LayerTrainer:
         seed: int,
     ) -> Fit:
         """Train on the fit samples and keep the weights with the least held-out error."""
-        from lamina.repair.protocol import Fit
+        from lamina.repairs.protocol import Fit
 
         heldout_errors = self._relative_errors(heldout_samples, "heldout_error")
         best_weights = self._copy_weights()

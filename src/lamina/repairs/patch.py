@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
-from lamina.repair.protocol import Fitted, Tensors
+from lamina.repairs.protocol import Fitted, Tensors
 from lamina.store import parquet
 
 # Boundaries are whole numbers, or end in .5 between attention and MLP.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lamina.engine.moments import Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch
-    from lamina.repair.protocol import Fit, Tensors
+    from lamina.repairs.protocol import Fit, Tensors
 
 
 class LinearPatch(Repair):
@@ -144,7 +144,7 @@ def fit(statistics: Statistics[ChannelSums], options: LinearPatch) -> Fit:
 
     There is nothing to choose, so the held-out samples only measure errors.
     """
-    from lamina.repair.protocol import Fit
+    from lamina.repairs.protocol import Fit
 
     validated_scale = statistics.fit.mean_ratios()
     final_scale = statistics.whole().mean_ratios()

@@ -23,7 +23,7 @@ from pydantic import Field
 from lamina.errors import LaminaError
 from lamina.options.entry import option
 from lamina.options.repairs import Repair, ridge_option
-from lamina.repair.methods import ghost
+from lamina.repairs.methods import ghost
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
-    from lamina.repair.protocol import Fit, Tensors
+    from lamina.repairs.protocol import Fit, Tensors
 
 
 class ReplaceMe(Repair):
@@ -113,7 +113,7 @@ def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict
 
 def fit(statistics: Statistics[Moments] | CosineStatistics, options: ReplaceMe) -> Fit:
     """Fit T - I by the regression of `ghost` on A; if it was trained, only measure its errors."""
-    from lamina.repair.protocol import Fit
+    from lamina.repairs.protocol import Fit
 
     if not isinstance(statistics, CosineStatistics):
         ridge_fit = ghost.fit(statistics, ghost.Ghost(ridge=options.ridge))

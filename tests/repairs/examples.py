@@ -12,8 +12,8 @@ from lamina.engine.sources import Source, draw_held_out
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import protocol
-from lamina.repair.protocol import Fit, Fitted
+from lamina.repairs import protocol
+from lamina.repairs.protocol import Fit, Fitted
 from tests.given import tiny
 from tests.given.repairs import TEXT_LENGTHS
 

@@ -11,9 +11,9 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
 from lamina.models.materialise import materialise
 from lamina.models.surgery import kept_layers, units_of
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
-from lamina.repair.protocol import Fit
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
+from lamina.repairs.protocol import Fit
 
 
 @dataclass

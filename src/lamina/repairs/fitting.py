@@ -20,9 +20,9 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch, check_boundaries
 from lamina.models.surgery import find_runs
 from lamina.options.repairs import Repair
-from lamina.repair import check, harm, patch, protocol
-from lamina.repair.operators import describe_operator
-from lamina.repair.protocol import Fit, Tensors
+from lamina.repairs import check, harm, patch, protocol
+from lamina.repairs.operators import describe_operator
+from lamina.repairs.protocol import Fit, Tensors
 from lamina.variant import Variant
 
 PlanRecord = Mapping[str, Any]
@@ -172,7 +172,7 @@ class _Fitter:
 
     def fit_with_chosen_weights(self) -> list[FittedGroup]:
         """Fit with the weight of general text that each plan needs: a group for each weight."""
-        weighing = import_module("lamina.repair.weighing")
+        weighing = import_module("lamina.repairs.weighing")
         weighed_groups = weighing.group_plans(
             self.model,
             self.calibrations,

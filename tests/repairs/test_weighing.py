@@ -16,8 +16,8 @@ from lamina.engine.sources import Source, draw_held_out
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.options.repairs import Repair
-from lamina.repair import protocol, weighing
-from lamina.repair.protocol import Fitted
+from lamina.repairs import protocol, weighing
+from lamina.repairs.protocol import Fitted
 from lamina.variant import Variant
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, token_sequences

@@ -19,13 +19,13 @@ from lamina.models.boundary import Boundary
 from lamina.models.export import save
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import protocol
-from lamina.repair.methods import linearpatch
-from lamina.repair.methods.linearpatch import LinearPatch
-from lamina.repair.methods.replaceme import ReplaceMe
+from lamina.repairs import protocol
+from lamina.repairs.methods import linearpatch
+from lamina.repairs.methods.linearpatch import LinearPatch
+from lamina.repairs.methods.replaceme import ReplaceMe
 from tests.given import tiny
 from tests.given.repairs import TEXT_LENGTHS, logits_of
-from tests.repair.examples import (
+from tests.repairs.examples import (
     SOURCE_WEIGHTS,
     Text,
     fit_method,

@@ -16,13 +16,13 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import protocol
-from lamina.repair.methods import streamline
-from lamina.repair.methods.streamline import Streamline
-from lamina.repair.protocol import Fit
+from lamina.repairs import protocol
+from lamina.repairs.methods import streamline
+from lamina.repairs.methods.streamline import Streamline
+from lamina.repairs.protocol import Fit
 from tests.given import tiny
 from tests.given.repairs import logits_of
-from tests.repair.examples import (
+from tests.repairs.examples import (
     Text,
     fit_method,
     repaired_variant,

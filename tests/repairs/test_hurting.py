@@ -27,8 +27,8 @@ from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options.repairs import Repair
-from lamina.repair import fitting, harm, protocol
-from lamina.repair.protocol import Fit, Fitted
+from lamina.repairs import fitting, harm, protocol
+from lamina.repairs.protocol import Fit, Fitted
 from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from lamina.models.boundary import Patch
-from lamina.repair.patch_store import FiledPatch, PatchStore
+from lamina.repairs.patch_store import FiledPatch, PatchStore
 
 CPU = torch.device("cpu")
 

@@ -18,14 +18,14 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import check, fitting, patch
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
-from lamina.repair.operators import antisymmetric_share
+from lamina.repairs import check, fitting, patch
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
+from lamina.repairs.operators import antisymmetric_share
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.repairs import TEXT_LENGTHS, draw_texts, linear_layer_model
-from tests.repair.examples import (
+from tests.repairs.examples import (
     relative_distance,
     ridge_regression,
     streams_of,

@@ -27,12 +27,12 @@ from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs, units_of
-from lamina.repair import fitting, patch
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
-from lamina.repair.methods.linearpatch import LinearPatch
-from lamina.repair.methods.replaceme import ReplaceMe
-from lamina.repair.protocol import Fitted
+from lamina.repairs import fitting, patch
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
+from lamina.repairs.methods.linearpatch import LinearPatch
+from lamina.repairs.methods.replaceme import ReplaceMe
+from lamina.repairs.protocol import Fitted
 from tests.families.test_families import base_folder, plan_of, source_of
 from tests.given import tiny
 from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
@@ -44,7 +44,7 @@ from tests.given.repairs import (
     logits_of,
     write_plan,
 )
-from tests.repair.examples import relative_distance, ridge_regression
+from tests.repairs.examples import relative_distance, ridge_regression
 
 # The norm between attention and MLP, which reads the stream there.
 MIDDLE_NORMS = {

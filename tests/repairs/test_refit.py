@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
-from lamina.repair import check, refit
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs import check, refit
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
 from tests.given import tiny
-from tests.repair.examples import (
+from tests.repairs.examples import (
     relative_distance,
     ridge_regression,
     streams_of,

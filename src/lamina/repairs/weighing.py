@@ -24,8 +24,8 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.moments import Statistics, Sums
 from lamina.engine.sources import Source, draw_held_out
 from lamina.models.boundary import Boundary, Patch
-from lamina.repair import harm, protocol
-from lamina.repair.protocol import Fit, Tensors
+from lamina.repairs import harm, protocol
+from lamina.repairs.protocol import Fit, Tensors
 
 GRID = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 NO_REPAIR = None

@@ -1,4 +1,4 @@
-"""The protocol of a repair: the functions that a module of `lamina.repair.methods` must have.
+"""The protocol of a repair: the functions that a module of `lamina.repairs.methods` must have.
 
 At the top of such a module stands the class of its options, a subclass of
 `lamina.options.repairs.Repair`. The module is found by the name of the method, and nothing outside
@@ -72,7 +72,7 @@ class RepairMethod(Protocol):
 
 def load_method(name: str) -> RepairMethod:
     """Load the module of a repair method."""
-    return cast(RepairMethod, import_module(f"lamina.repair.methods.{name}"))
+    return cast(RepairMethod, import_module(f"lamina.repairs.methods.{name}"))
 
 
 def unite_boundaries(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[Boundary]:

@@ -22,7 +22,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import text_config
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.repair.samples import WeightedSequence, split_samples
+from lamina.repairs.samples import WeightedSequence, split_samples
 
 HELDOUT_GROUP = 0
 FIT_GROUP = 1

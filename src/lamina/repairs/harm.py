@@ -14,7 +14,7 @@ from lamina.engine.candidates import Candidate
 from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
-from lamina.repair.protocol import Fit, Fitted
+from lamina.repairs.protocol import Fit, Fitted
 
 BARE = "bare"
 REPAIRED = "repaired"

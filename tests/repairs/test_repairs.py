@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import lamina
-import lamina.repair.methods
+import lamina.repairs.methods
 from lamina import paths
 from lamina.data.calibrations import read_calibration
 from lamina.engine import moments
@@ -24,7 +24,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options import repairs
 from lamina.options.entry import option
-from lamina.repair.methods import ghost
+from lamina.repairs.methods import ghost
 from lamina.variant import Variant
 from lamina_workflow.stages.export import ExportVariant
 from tests.given import tiny
@@ -37,7 +37,7 @@ MODULE = '''
 import torch
 from lamina.models.structure import layers_of
 from lamina.models.boundary import unshare_parameter
-from lamina.repair.protocol import Fit
+from lamina.repairs.protocol import Fit
 from lamina.engine import moments
 
 
@@ -69,10 +69,10 @@ def variant_of(size: int, repair: str) -> Variant:
 
 @pytest.fixture
 def scaling_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Adds a method: module `lamina.repair.methods.scaled` and its class of options."""
+    """Adds a method: module `lamina.repairs.methods.scaled` and its class of options."""
     (tmp_path / "scaled.py").write_text(MODULE)
-    package_path = [*lamina.repair.methods.__path__, str(tmp_path)]
-    monkeypatch.setattr(lamina.repair.methods, "__path__", package_path)
+    package_path = [*lamina.repairs.methods.__path__, str(tmp_path)]
+    monkeypatch.setattr(lamina.repairs.methods, "__path__", package_path)
 
     class Scaled(repairs.Repair):
         """Scales an MLP."""
@@ -83,8 +83,8 @@ def scaling_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     yield
 
     del Scaled
-    del sys.modules["lamina.repair.methods.scaled"]
-    del lamina.repair.methods.scaled  # type: ignore[attr-defined]
+    del sys.modules["lamina.repairs.methods.scaled"]
+    del lamina.repairs.methods.scaled  # type: ignore[attr-defined]
     gc.collect()
     assert "scaled" not in [kind.title() for kind in repairs.Repair.__subclasses__()]
 
@@ -150,7 +150,7 @@ def test_a_made_up_repair_that_folds_is_exported_as_a_stock_checkpoint(
         "manifest": paths.manifest("tiny", results),
         "plan": paths.plan(variant_of(1, "mine").key, 1, results),
         "patch": paths.patch(variant_of(1, "mine").key, "mine", results),
-        "repairs": ["lamina.repair.methods.scaled"],
+        "repairs": ["lamina.repairs.methods.scaled"],
     }
 
     run_in_process(ExportVariant(**fields), results.parent)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch
-    from lamina.repair.protocol import Fit, Tensors
+    from lamina.repairs.protocol import Fit, Tensors
 
 
 class Ghost(Repair):
@@ -50,7 +50,7 @@ class Ghost(Repair):
     @property
     def chain(self) -> str | None:
         """The module that fits run after run; None if one pass serves all runs."""
-        return "lamina.repair.refit" if self.refit else None
+        return "lamina.repairs.refit" if self.refit else None
 
     def layer_passes(
         self, depth: int, sizes: Sequence[int], training: int, held_out: float
@@ -99,7 +99,7 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """
     import torch
 
-    from lamina.repair.protocol import Fit
+    from lamina.repairs.protocol import Fit
 
     ridge_grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     regression = Regression(statistics.fit, options)
