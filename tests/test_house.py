@@ -25,7 +25,7 @@ LAYERS = [
     {"relevance"},
     {"repairs"},
     {"selection", "healing", "diagnosis", "evaluation"},
-    {"loading", "notebook"},
+    {"loading", "notebook", "api"},
     {"config"},
     {"study"},
     {"runtime"},
