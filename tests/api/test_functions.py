@@ -78,6 +78,13 @@ def test_a_size_that_cannot_be_removed_is_refused(
         lamina.select(base, facts, removed=[size], strategy="random")
 
 
+def test_a_layer_that_is_not_there_is_refused(
+    base: PreparedModel, facts: PreparedCalibration
+) -> None:
+    with pytest.raises(LaminaError, match=r"^selectors\.random\.protect: 50 is not a layer"):
+        lamina.select(base, facts, removed=[1], strategy="random", protect=[50])
+
+
 def test_a_calibration_that_was_not_given_is_named(
     base: PreparedModel, facts: PreparedCalibration, pruned: PrunedModel
 ) -> None:

@@ -15,6 +15,7 @@ from lamina.options.metrics import METRICS
 from lamina.options.repairs import IN_LOOP, Repair
 from lamina.options.selectors import Selector, check_share, share_of_layers
 from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
+from lamina.selection.named_layers import check_named_layers
 from lamina.selection.options import CalibrationSweep, Loop
 from lamina.selection.plans import Plan
 from lamina.selection.removals import removal_rows, share_units
@@ -128,7 +129,7 @@ class _Selection:
         self.loop: Loop | None = None
         if selector.repair is not None:
             self.loop = self._put_in_place(repairs[selector.repair])
-        _check_protected(name, selector, base.n_layers)
+        check_named_layers(name, selector, base.name, base.n_layers)
 
     def make_plans(self, sizes: Sequence[int]) -> dict[int, Plan]:
         """The plans of these sizes, in increasing order.
@@ -261,12 +262,3 @@ class _Selection:
         for repair in self.repairs.values():
             names.update(repair.weights(self.own, auto=0.0))
         return find_calibrations(self.given, self.own, names)
-
-
-def _check_protected(name: str, selector: Selector, n_layers: int) -> None:
-    for index in selector.protect:
-        if not -n_layers <= index < n_layers:
-            raise LaminaError(
-                f"selectors.{name}.protect: {index} is not a layer of the model, which has "
-                f"{n_layers}. Write 0 to {n_layers - 1}, or -1 to -{n_layers} from the end."
-            )
