@@ -27,8 +27,6 @@ from lamina.selection.plans import Plan
 from lamina.store import parquet
 from lamina.variant import Variant
 
-CHOSEN_REPAIR = "repair"  # of a plan's `choice`
-
 
 @dataclass(frozen=True, eq=False)
 class PrunedModel:
@@ -121,7 +119,7 @@ def repair(
         name = name or str(options.get("method", "repair"))
         entry = NamedEntries.from_options({"repairs": {name: options}}).repairs[name]
     else:
-        name = pruned.plan.choice.get(CHOSEN_REPAIR)
+        name = pruned.plan.choice.get("repair")
         if name is None:
             raise LaminaError(
                 f"no repair was chosen together with {pruned.variant}. Give a method, such as "
