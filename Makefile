@@ -20,7 +20,8 @@
 # make explain FILE=results/…    where a table, plan, patch or adapter came from: rule, options, inputs, code
 # make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/results.md;
 #             WIDE=1 with all columns, CSV=1 as CSV)
-# make check  formatting, linting, types
+# make check  formatting, linting, types, links of the documentation
+# make docs   the documentation as pages, site/html/README.html, and every link between its files checked
 # CONFIG=config/mine.yaml make run   another study
 PYTHON ?= python3
 CORES ?= all
@@ -49,7 +50,7 @@ endif
 # The switch $1 is 1 or it is left out: CALIBRATE=0 would switch it on.
 switch = $(if $(filter-out 1,$($1)),$(error $1=$($1): write $1=1, or leave $1 out))
 
-.PHONY: cores rate run plan smollm2 qwen-0.5b qwen-1.5b bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
+.PHONY: cores rate run plan smollm2 qwen-0.5b qwen-1.5b bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check docs
 
 cores:
 	@case "$$CORES" in all) ;; ''|0*|*[!0-9]*) echo "lamina: CORES=$$CORES: write a number from 1 on, or all" >&2; exit 2 ;; esac
@@ -150,6 +151,16 @@ check: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile rules workflow/Snakefile
 	$(BIN)/mypy
+	$(MAKE) docs
+
+# What its pages link to is among the files.
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE CITATION.cff docs config reports \
+	benchmarks/README.md resources/reference/README.md tests/configs/studies.yaml
+
+docs: .venv/installed
+	rm -rf site && mkdir -p site/pages
+	cp --recursive --parents --target-directory site/pages $(PAGES)
+	$(BIN)/mkdocs build --strict
 
 .venv/installed: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lamina needs Python 3.11 or newer: make PYTHON=python3.11 …")'

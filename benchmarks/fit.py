@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from lamina.engine import taps
 from lamina.engine.sources import Source
-from lamina.repair import check, operators
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs import check, operators
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
 
 LENGTH = 128
 BATCH = 4096  # tokens of a batch

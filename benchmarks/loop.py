@@ -23,8 +23,8 @@ from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
 from lamina.selection import looped
 
 

@@ -38,7 +38,7 @@ from lamina.healing.batches import TrainingSource
 from lamina.models.materialise import materialise
 from lamina.models.sizes import count_sizes
 from lamina.models.units import all_units
-from lamina.repair import fitting
+from lamina.repairs import fitting
 from lamina.selection import judging, removals
 from lamina.selection.sets import SearchRequest
 from lamina.store import parquet

@@ -42,9 +42,9 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.models.workload import TRAINING_FACTOR
 from lamina.options.benchmarks import Efficiency
-from lamina.repair import check
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs import check
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
 from lamina_workflow.cost import work
 from lamina_workflow.cost.estimate import count_tokens
 from lamina_workflow.cost.work import Tokens

@@ -30,7 +30,7 @@ from lamina.evaluation.together import Together, candidate_of, pack_shared_rows
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
-from lamina.repair.protocol import Fitted
+from lamina.repairs.protocol import Fitted
 from lamina_workflow.cost.work import Tokens
 
 

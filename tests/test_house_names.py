@@ -37,11 +37,12 @@ METRIC_NAMES: AllowedNames = {
     "lamina_workflow/report/": {"accuracy", "cosine", "perplexity"},
     "lamina_workflow/report/figures/calibration_size.py": {"margin"},
     # A key of the section `benchmarks`.
+    "lamina/api/outcome.py": {"perplexity"},
     "lamina_workflow/checks/names.py": {"perplexity"},
     # The recommended way, which `lamina prune` writes into a study.
     "lamina_workflow/prune_study.py": {"cosine", "output_kl", "perplexity"},
     # An objective of the method.
-    "lamina/repair/methods/replaceme.py": {"cosine"},
+    "lamina/repairs/methods/replaceme.py": {"cosine"},
     # Weights and generators.
     "lamina/healing/": {"random"},
     "lamina/selection/strategies/random.py": {"random"},

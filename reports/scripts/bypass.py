@@ -30,8 +30,8 @@ from lamina.models.structure import layers_of, sublayers_of
 from lamina.models.surgery import find_runs, units_of
 from lamina.models.units import all_units
 from lamina.options.calibrations import Calibration as Entry
-from lamina.repair.methods import ghost
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs.methods import ghost
+from lamina.repairs.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.plans import PlanRequest
 

@@ -49,18 +49,23 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
-    name_or_path: a folder with config.json (a model or an export), a model of the configuration by
-        its name, or a variant `model/calibration/selector/removed=n/repair/healing`, whose files
-        the workflow has made. Without the last two, the repair with the least loss on held-out
-        documents is taken, none unless it lowers it, and no healing.
-    results: the workflow's folder of results, where names and variants are looked up.
-    dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the
-        configuration's.
-    device: `cpu` or `cuda`; by default the first GPU if there is one.
-    device_map: spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
-    load_in_4bit: quantise the weights on loading with bitsandbytes. For folders only.
-    trust_remote_code: whether Python code in the folder may run. An export need not be trusted:
-        lamina compares its modeling file with its own and runs that.
+    Args:
+        name_or_path: A folder with config.json (a model or an export), a model of the
+            configuration by its name, or a variant
+            `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has
+            made. Without the last two, the repair with the least loss on held-out documents is
+            taken, none unless it lowers it, and no healing.
+        results: The workflow's folder of results, where names and variants are looked up.
+        dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the
+            configuration's.
+        device: `cpu` or `cuda`; by default the first GPU if there is one.
+        device_map: Spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
+        load_in_4bit: Quantise the weights on loading with bitsandbytes. For folders only.
+        trust_remote_code: Whether Python code in the folder may run. An export need not be
+            trusted: lamina compares its modeling file with its own and runs that.
+
+    Returns:
+        The model and its tokenizer.
 
     Raises LaminaError if there is nothing of that name, a file of the variant is missing, or an
     option is not possible here.

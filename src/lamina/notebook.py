@@ -42,17 +42,20 @@ def sweep(
 ) -> pa.Table:
     """Measure the removal of every layer of a model, or of the attention or MLP of every layer.
 
-    model, tokenizer: from transformers or `lamina.load`. The model is as before afterwards.
-    samples: multiple-choice questions, each (context, choices, index of the right choice), or
-        texts; not both. A choice follows its context after a space.
-    units: what is removed one at a time: `layer`, `attention` or `mlp`.
-    metrics: names of relevance metrics (docs/choose.md).
-    length: tokens of a text that are read, from its beginning.
-    seed: of the bootstrap behind the intervals.
+    Args:
+        model: From transformers, `lamina.load` or `lamina.open_model`. It is as before afterwards.
+        tokenizer: Its tokenizer.
+        samples: Multiple-choice questions, each (context, choices, index of the right choice), or
+            texts; not both. A choice follows its context after a space.
+        units: What is removed one at a time: `layer`, `attention` or `mlp`.
+        metrics: Names of relevance metrics (docs/choose.md).
+        length: Tokens of a text that are read, from its beginning.
+        seed: Of the bootstrap behind the intervals.
 
-    Returns one row per metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank`
-    (1 is the least relevant), `n_samples`, and the `reason` if there is no score. The columns are
-    those of table `relevance` (docs/tables.md).
+    Returns:
+        One row for each metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank`
+            (1 is the least relevant), `n_samples`, and the `reason` if there is no score. The
+            columns are those of table `relevance` (docs/tables.md).
 
     Raises LaminaError if there are no samples, a sample is neither a question nor a text, an option
     is not known, or the engine does not give this model's own numbers.

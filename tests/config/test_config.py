@@ -14,7 +14,7 @@ import yaml
 from lamina.options import calibrations, healings, models, repairs, selectors
 from lamina.options.entry import Entry
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.config import configuration, studies, text
+from lamina_workflow.config import configuration, text
 from lamina_workflow.config.studies import Maps, Size
 from tests import ROOT
 from tests.given.configurations import (
@@ -252,7 +252,7 @@ def test_a_text_file_is_itself_for_any_split() -> None:
     ("share", "count"), [("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)]
 )
 def test_a_share_of_layers_is_rounded_down_to_at_least_one(share: str, count: int) -> None:
-    assert studies.share_of_layers(share, 8) == count
+    assert selectors.share_of_layers(share, 8) == count
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
-from lamina.repair import weighing
+from lamina.repairs import weighing
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate, work
 from lamina_workflow.cost.work import Tokens

@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.healing import batches
 from lamina.healing.batches import TrainingSource
 from lamina.models.boundary import Patch
-from lamina.repair import check
+from lamina.repairs import check
 from lamina.selection import looped, trials
 from tests.given import tiny
 from tests.given.repairs import draw_texts

@@ -35,8 +35,8 @@ from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.options import healings, repairs, selectors
 from lamina.options.benchmarks import Efficiency, Generate
-from lamina.repair import check, operators, patch, protocol, refit, weighing
-from lamina.repair.protocol import Fitted, Source
+from lamina.repairs import check, operators, patch, protocol, refit, weighing
+from lamina.repairs.protocol import Fitted, Source
 from lamina.selection import looped, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs

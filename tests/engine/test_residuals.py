@@ -10,7 +10,7 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs.methods.ghost import Ghost
 from lamina.selection import looped, residuals
 from lamina.store import parquet
 from tests.given import tiny

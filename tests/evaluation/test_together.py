@@ -22,7 +22,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Likelihood, Scored, Together
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair.protocol import Fitted
+from lamina.repairs.protocol import Fitted
 from tests import ROOT
 from tests.evaluation.test_evaluation import plain_nll
 from tests.given import tiny

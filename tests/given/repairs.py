@@ -15,10 +15,9 @@ from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import assembly
 from lamina.models.digests import describe_files
 from lamina.models.structure import layers_of
-from lamina.options.repairs import Repair
+from lamina.options.repairs import IN_LOOP, Repair
 from lamina.store import parquet
 from lamina.variant import Variant
-from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
 from lamina_workflow.stages.repair import FitPatch
 from tests.families.test_families import base_folder, plan_of
 from tests.given import tiny
@@ -105,7 +104,7 @@ def fit_job(
     repair = Repair.from_options(options)
     weights: list[tuple[str, float]] = []
     if not repair.automatic("words"):
-        weights = calibration_weights(repair, "words", IN_LOOP)
+        weights = repair.ordered_weights("words", IN_LOOP)
     fields: dict[str, Any] = {
         "sizes": [1, 2],
         "name": name,

@@ -9,7 +9,7 @@ import torch
 
 from lamina.data.calibrations import Row, Sample
 from lamina.healing.training import TrainingRow
-from lamina.repair.protocol import Fitted
+from lamina.repairs.protocol import Fitted
 from tests.given import tiny
 
 PLAN = {"units": ["2"], "removed": 1}

@@ -19,7 +19,7 @@ from lamina.healing.batches import TrainingSource
 from lamina.healing.lora import Lora
 from lamina.models import workload
 from lamina.options import healings
-from lamina.repair import patch
+from lamina.repairs import patch
 from lamina.store import parquet
 from lamina.store.unfinished import Progress, digest_settings
 from lamina_workflow.stages.heal import HealVariant
@@ -139,7 +139,7 @@ def make_job(folder: Path, output: str) -> HealVariant:
         variant="m/own/s/removed=3/ghost/lora",
         healing=healings.Healing.from_options(options),
         weights=[("corpus", 0.5), ("own", 1.0)],
-        repairs=["lamina.repair.methods.ghost"],
+        repairs=["lamina.repairs.methods.ghost"],
         manifest=str(folder / "manifest.json"),
         calibration=str(folder / "own.parquet"),
         data={"corpus": str(folder / "corpus.parquet")},

@@ -19,7 +19,7 @@ from lamina.models.export import save
 from lamina.models.export.modeling_lamina import Patched
 from lamina.models.load import load_folder, load_quantised
 from lamina.models.materialise import materialise
-from lamina.repair.protocol import Fitted
+from lamina.repairs.protocol import Fitted
 from tests.families.test_families import base_folder, source_of
 from tests.given import tiny
 from tests.healing.examples import (

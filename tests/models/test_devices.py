@@ -20,7 +20,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.repairs import Repair
-from lamina.repair import protocol
+from lamina.repairs import protocol
 from tests.given import tiny
 from tests.given.variants import compute_logits
 

@@ -16,7 +16,7 @@ from lamina.models.boundary import Patch
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import patch
+from lamina.repairs import patch
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.variants import base_folder, compute_logits, plan_of, random_adapter

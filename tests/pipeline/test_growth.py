@@ -110,7 +110,7 @@ class NewEntry:
 
 NEW_ENTRIES = {
     "new repair": NewEntry(
-        module="repair/methods/ghost",
+        module="repairs/methods/ghost",
         section="repairs",
         options={"method": "made_up"},
         study="prune",

@@ -116,7 +116,7 @@ def test_a_diagnosis_adds_its_job_and_a_table(restored: Project) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        "src/lamina/repair/methods/ghost.py",
+        "src/lamina/repairs/methods/ghost.py",
         "src/lamina/engine/sweep.py",
         "src/lamina/store/parquet.py",
         "src/lamina/models/surgery.py",
@@ -147,7 +147,7 @@ def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, 
 
 
 def test_editing_a_repair_reruns_its_patches_and_what_follows(restored: Project) -> None:
-    restored.append("src/lamina/repair/methods/ghost.py", NEW_CODE)
+    restored.append("src/lamina/repairs/methods/ghost.py", NEW_CODE)
 
     stale_jobs = restored.stale()
 

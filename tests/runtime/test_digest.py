@@ -320,7 +320,7 @@ ESTIMATE = ("estimate_cost",)
 COST_FIGURE = ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics")
 SEARCH = ("search_plans", "lamina.selection.strategies.evolutionary")
 SWEEP = ("sweep_units",)
-FIT = ("fit_patch", "lamina.repair.methods.ghost")
+FIT = ("fit_patch", "lamina.repairs.methods.ghost")
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,11 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped, Repairs
-from lamina.selection.options import CalibrationSweep
 from lamina.selection.plans import ScoredUnit, StepEvidence
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.job import Wildcards
-from lamina_workflow.stages.prune import PruneStep
+from lamina_workflow.stages.prune import PruneStep, SweepFiles
 from lamina_workflow.stages.sweep import SweepUnits
 from tests.given import tiny
 from tests.given.configurations import RawConfig, minimal_config, write_model_and_data
@@ -213,8 +212,8 @@ def test_a_sweep_belongs_to_the_calibration_of_its_folder(
     step = prune_step(config, "wide").model_copy(update=files)
 
     assert step.scored == {
-        "recall": CalibrationSweep("own_samples", "own_sweep", "acc_norm"),
-        "corpus": CalibrationSweep("corpus_samples", corpus_sweep, "acc_norm", 0.5),
+        "recall": SweepFiles("own_samples", "own_sweep", "acc_norm"),
+        "corpus": SweepFiles("corpus_samples", corpus_sweep, "acc_norm", 0.5),
     }
 
 

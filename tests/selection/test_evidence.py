@@ -1,8 +1,8 @@
 """A plan reads its metric from the sweep: against the rank of each unit in the relevance table."""
 
-from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lamina.engine import sweep, weights
@@ -26,10 +26,8 @@ CHANCE_ABOVE = 2.0
 """Above any accuracy: a base model is refused, and a pruned one falls back on other answers."""
 
 
-def write_sweep(path: Path, rows: list[dict[str, Any]]) -> Path:
-    table = parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
-    parquet.write_table(path, table)
-    return path
+def make_sweep(rows: list[dict[str, Any]]) -> pa.Table:
+    return parquet.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=0)
 
 
 def measure_everything(kind: str, removed_units: list[str]) -> list[dict[str, Any]]:
@@ -57,11 +55,10 @@ def measure_everything(kind: str, removed_units: list[str]) -> list[dict[str, An
     [("layer", "acc", []), ("layer", "acc_norm", ["1"]), ("mlp", "acc", ["1"])],
 )
 def test_a_plan_and_the_relevance_table_rank_alike(
-    tmp_path: Path, kind: str, score: str, removed_units: list[str]
+    kind: str, score: str, removed_units: list[str]
 ) -> None:
     rows = measure_everything(kind, removed_units)
-    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
-    table = parquet.read_table(sweep_file)
+    table = make_sweep(rows)
     answer_column = "correct_norm" if score == "acc_norm" else "correct"
     current_answers = [
         row.get(answer_column, row["correct"]) for row in rows if row["unit"] == CURRENT
@@ -80,7 +77,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(
                 assert not METRICS[metric].sublayers
                 continue
 
-            refused, step = read_step(sweep_file, metric, context, "c")
+            refused, step = read_step(table, metric, context, "c")
 
             if None in ranks.values():
                 assert metric in ("accuracy", "margin")
@@ -94,18 +91,16 @@ def test_a_plan_and_the_relevance_table_rank_alike(
                 assert step.current_accuracy == pytest.approx(current_accuracy)
 
 
-def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
+def test_a_metric_that_was_not_measured_is_refused() -> None:
     rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
-    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
 
     with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):
-        read_step(sweep_file, "cosine", Context(), "c")
+        read_step(make_sweep(rows), "cosine", Context(), "c")
 
 
-def test_a_sweep_of_weights_alone_knows_no_accuracy(tmp_path: Path) -> None:
+def test_a_sweep_of_weights_alone_knows_no_accuracy() -> None:
     rows = weights.sweep_rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
-    sweep_file = write_sweep(tmp_path / "sweep.parquet", rows)
 
-    _, step = read_step(sweep_file, "magnitude", Context(), "c")
+    _, step = read_step(make_sweep(rows), "magnitude", Context(), "c")
 
     assert step.current_accuracy is None

@@ -23,9 +23,9 @@ from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
 from lamina.options.repairs import Repair
-from lamina.repair import protocol
-from lamina.repair.methods import ghost
-from lamina.repair.protocol import Fitted
+from lamina.repairs import protocol
+from lamina.repairs.methods import ghost
+from lamina.repairs.protocol import Fitted
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs

@@ -13,7 +13,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.options.selectors import Selector
-from lamina.repair.patch_store import FiledPatch, PatchStore
+from lamina.repairs.patch_store import FiledPatch, PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs, Looped, Repairs

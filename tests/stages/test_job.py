@@ -14,7 +14,7 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.options import repairs
-from lamina.repair.methods import ghost
+from lamina.repairs.methods import ghost
 from lamina.selection.options import Loop
 from lamina_workflow import stages
 from lamina_workflow.stages.job import READ, WRITTEN, Job, OnModel
@@ -35,8 +35,8 @@ LOADING_BY_NAME = {
     "src/lamina/notebook.py",
     "src/lamina/options/entry.py",
     "src/lamina/relevance/protocol.py",
-    "src/lamina/repair/fitting.py",
-    "src/lamina/repair/protocol.py",
+    "src/lamina/repairs/fitting.py",
+    "src/lamina/repairs/protocol.py",
     "src/lamina/selection/choosing.py",
     "src/lamina/selection/proposing.py",
     "src/lamina/selection/options.py",

@@ -25,7 +25,7 @@ from tests import ROOT
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
 from tests.given.scripts import make_wildcards
 
-GHOST_MODULE = "lamina.repair.methods.ghost"
+GHOST_MODULE = "lamina.repairs.methods.ghost"
 CORPUS_FILE = "results/calibrations/small/corpus.parquet"
 
 
@@ -231,7 +231,7 @@ def test_a_portfolio_reads_its_judge_and_what_its_repairs_are_fitted_on(
     assert prepared >= {"recall", "prose", "more", "corpus"}
     assert set(job.modules) > {
         "lamina.selection.judging",
-        "lamina.repair.methods.linearpatch",
+        "lamina.repairs.methods.linearpatch",
         "lamina.selection.strategies.block",
     }
 
@@ -340,7 +340,7 @@ def test_the_own_calibration_of_a_repair_has_the_first_weight(
 ) -> None:
     entry = with_general_repair.repairs[repair]
 
-    assert changes.calibration_weights(entry, calibration, 0.0) == weights
+    assert entry.ordered_weights(calibration, 0.0) == weights
 
 
 def test_a_repair_of_its_own_calibration_alone_has_no_option_of_data(
@@ -429,7 +429,7 @@ def test_a_patch_with_an_open_weight_loads_what_chooses_it(
 ) -> None:
     job = FitPatch.of(with_open_weight, job_wildcards(repair="general"))
 
-    assert job.modules == (GHOST_MODULE, "lamina.repair.weighing")
+    assert job.modules == (GHOST_MODULE, "lamina.repairs.weighing")
     assert job.weights == []
 
 
@@ -464,7 +464,7 @@ def test_a_patch_that_is_fitted_again_loads_what_fits_it(raw: RawConfig, root: P
 
     job = FitPatch.of(load_configuration(raw, root), job_wildcards(repair="chain"))
 
-    assert job.modules == (GHOST_MODULE, "lamina.repair.refit")
+    assert job.modules == (GHOST_MODULE, "lamina.repairs.refit")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.options import healings
-from lamina.repair import patch
+from lamina.repairs import patch
 from lamina.store import parquet
 from lamina.variant import Variant
 from lamina_workflow.stages.heal import HealVariant

@@ -16,7 +16,7 @@ from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
-from lamina.repair import patch
+from lamina.repairs import patch
 from lamina.selection import plans
 from lamina.selection.plans import Plan
 from lamina.store import parquet

@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from lamina.data import calibrations
 from lamina.engine import sweep
 from lamina.evaluation import measuring
+from lamina.evaluation.assembly import Parts
 from lamina.models.structure import layers_of
-from lamina.paths import VariantFiles
 from lamina.store import parquet, unfinished
 from lamina.store.unfinished import Progress
 from lamina.variant import Variant
@@ -225,7 +225,7 @@ def test_a_killed_benchmark_job_leaves_the_same_tables(tmp_path: Path) -> None:
 
 def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path) -> None:
     variants = [Variant.base("m"), Variant.base("other")]
-    files_by_variant = dict.fromkeys(variants, VariantFiles(None, None, None))
+    nothing = Parts(plan=None, patches=None, adapter=None)
     scored_names: list[str] = []
 
     def score(model: Any, name: str, together: Any) -> Any:
@@ -238,7 +238,8 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path) -> None:
 
     def measure() -> Any:
         progress = measuring.Unfinished(tmp_path / "b.unfinished", "key")
-        results = measuring.measure_variants(tiny.model(), files_by_variant, score, progress)
+        with_parts = [(variant, nothing) for variant in variants]
+        results = measuring.measure_variants(tiny.model(), with_parts, score, progress)
         progress.remove()
         return results
 

@@ -7,6 +7,7 @@ from lamina_workflow.runtime.script import run_script
 
 from lamina.data.lm_tasks import task_object
 from lamina.data.prompts import Style
+from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
@@ -36,7 +37,8 @@ def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Row
         Style.of(manifest),
     )
     score = benchmark.score
-    return measure_variants(base, job.files_by_variant(), score, unfinished)
+    variants = read_all_parts(job.files_by_variant())
+    return measure_variants(base, variants, score, unfinished)
 
 
 if __name__ == "__main__":

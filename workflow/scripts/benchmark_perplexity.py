@@ -7,6 +7,7 @@ from lamina_workflow.runtime.script import run_script
 
 from lamina.data.documents import perplexity_texts
 from lamina.evaluation import perplexity
+from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
 from lamina.store import checksum, parquet
@@ -21,7 +22,8 @@ def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Row
     base = load_model(manifest, check=job.check)
     documents = perplexity_texts(job.text, Path.cwd())
     score = perplexity.open_benchmark(job.name, documents, load_tokenizer(manifest), job.text)
-    return measure_variants(base, job.files_by_variant(), score, unfinished)
+    variants = read_all_parts(job.files_by_variant())
+    return measure_variants(base, variants, score, unfinished)
 
 
 if __name__ == "__main__":

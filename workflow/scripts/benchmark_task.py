@@ -7,6 +7,7 @@ from lamina_workflow.runtime.script import run_script
 
 from lamina.data.lm_tasks import load_task
 from lamina.data.prompts import Style
+from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
@@ -29,7 +30,8 @@ def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Row
     )
     tokenizer = load_tokenizer(manifest)
     score = TaskBenchmark(task, base, tokenizer, job.task.limit, Style.of(manifest)).score
-    return measure_variants(base, job.files_by_variant(), score, unfinished)
+    variants = read_all_parts(job.files_by_variant())
+    return measure_variants(base, variants, score, unfinished)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from lamina_workflow.runtime.script import run_script
 
 from lamina.data import calibrations
 from lamina.models.load import load_model
-from lamina.repair import fitting, patch
+from lamina.repairs import fitting, patch
 from lamina.store import checksum, parquet
 from lamina_workflow.stages.repair import FitPatch
 

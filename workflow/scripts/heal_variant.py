@@ -15,7 +15,7 @@ from lamina.healing.adapter import write_empty_adapter
 from lamina.healing.batches import TrainingSource
 from lamina.healing.training import TrainingRow
 from lamina.models.load import load_quantised
-from lamina.repair import patch
+from lamina.repairs import patch
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant

@@ -10,29 +10,17 @@ from lamina_workflow.runtime.script import run_script
 import pyarrow as pa
 
 import lamina_workflow.runtime.online  # noqa: F401  before a library reads whether it may download
-from lamina.data import documents, lm_tasks
+from lamina.data.benchmark_documents import read_benchmark_documents
 from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.store import parquet
 from lamina_workflow.stages.prepare import PrepareTask
 
-
-def read_test_documents(job: PrepareTask) -> list[tuple[str, list[str]]]:
-    """Question and choices of the documents that the benchmark scores; texts have no choices."""
-    if job.text:
-        location = f"benchmarks.perplexity.{job.name}"
-        texts = documents.perplexity_texts(job.text, Path.cwd(), location)
-        return [(text, []) for text in texts if text.strip()]
-    task = lm_tasks.load_task(
-        job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code
-    )
-    is_own = job.task.choices is not None or lm_tasks.is_own(job.name, Path.cwd())
-    return lm_tasks.test_documents(task, job.task.limit, is_own)
-
-
 if __name__ == "__main__":
     with run_script(snakemake):
         job = PrepareTask.read(snakemake)
-        tested = read_test_documents(job)
+        entry = job.text or job.task
+        assert entry is not None  # every benchmark is one of the two
+        tested = read_benchmark_documents(job.name, entry, Path.cwd())
         hashes = [document_hash(*document) for document in tested]
         runs_of_words = [hash_word_runs(*document) for document in tested]
         columns = {

@@ -4,10 +4,26 @@ from importlib import import_module
 
 from lamina_workflow.runtime.script import run_script
 
+from lamina.data import calibrations
 from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
+from lamina.selection.options import CalibrationSweep
 from lamina.selection.plans import read_plan, write_plan
-from lamina.store import checksum
+from lamina.store import checksum, parquet
 from lamina_workflow.stages.prune import PruneStep
+
+
+def read_sweeps(job: PruneStep) -> dict[str, CalibrationSweep]:
+    """The sweeps that the step reads, by calibration."""
+    return {
+        name: CalibrationSweep(
+            parquet.read_table(files.sweep),
+            calibrations.read_facts(files.calibration)["chance_accuracy"],
+            files.score,
+            files.weight,
+        )
+        for name, files in job.scored.items()
+    }
+
 
 if __name__ == "__main__":
     with run_script(snakemake):
@@ -15,7 +31,8 @@ if __name__ == "__main__":
         manifest = checksum.read_json(job.manifest)
         selector = job.selector
         previous = read_plan(job.previous) if job.previous else None
-        refused, evidence = collect_evidence(selector, job.scored, job.activations, previous)
+        activations = parquet.read_table(job.activations) if job.activations else None
+        refused, evidence = collect_evidence(selector, read_sweeps(job), activations, previous)
         if refused:
             plan = empty_plan(selector, job.keys, refused)
         else:

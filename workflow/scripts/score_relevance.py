@@ -1,10 +1,8 @@
 """Turn a sweep into relevance scores with intervals, for every metric that it allows."""
 
-import json
-
 from lamina_workflow.runtime.script import run_script
 
-from lamina.data.calibrations import METADATA_KEY
+from lamina.data import calibrations
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.store import parquet
@@ -14,9 +12,7 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = ScoreRelevance.read(snakemake)
         sweep = parquet.read_table(job.sweep)
-        facts = json.loads(
-            parquet.read_table(job.calibration, ["sample"]).schema.metadata[METADATA_KEY]
-        )
+        facts = calibrations.read_facts(job.calibration)
         context = Context(facts["chance_accuracy"], job.score, job.keys["removed"], job.seed)
         rows = []
         if sweep.num_rows:

@@ -204,6 +204,17 @@ def read_calibration(path: str | Path, runs: bool = False) -> CalibrationSamples
     return CalibrationSamples(tuple(samples), facts)
 
 
+def read_facts(path: str | Path) -> dict[str, Any]:
+    """The facts of a calibration's file, without its samples.
+
+    Raises LaminaError if it is damaged.
+    """
+    schema = parquet.read_table(path, ["sample"]).schema
+    with parquet.explaining_damage(path):
+        facts: dict[str, Any] = json.loads((schema.metadata or {})[METADATA_KEY])
+    return facts
+
+
 def _make_record(sample: Sample, row_index: int, row: Row) -> dict[str, Any]:
     return {
         "sample": sample.index,

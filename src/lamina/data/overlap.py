@@ -20,12 +20,17 @@ from typing import NamedTuple
 import numpy as np
 from scipy.sparse import csr_array
 
+from lamina.errors import LaminaError
+
 Document = tuple[str, Sequence[int]]
 """A document as it is compared: its hash (`document_hash`), and its runs (`runs`)."""
 
 RUN_LENGTH = 13  # words
 FEWEST_DIFFERENT = 9  # words of a run
 MOST_DOCUMENTS = 10  # that share a run which is no template
+# The share of a calibration that may be near duplicates of test documents: natural splits
+# hold a few.
+MAX_NEAR_SHARE = 0.01
 NEAR_SHARE = 0.5  # of the runs of the shorter document, which near duplicates have in common
 
 # Punctuation by its category in Unicode, but a word in formulas and code.
@@ -140,6 +145,36 @@ def count_shared_documents(
     is_sharing = is_equal.copy()
     is_sharing[found.first] = True
     return Overlap(int(is_equal.sum()), int(is_near.sum()), int(is_sharing.sum()))
+
+
+def check_overlap(
+    calibration_name: str,
+    calibration: Sequence[Document],
+    benchmark_name: str,
+    benchmark: Sequence[Document],
+) -> Overlap:
+    """Count the documents that a calibration shares with a benchmark, each given once.
+
+    Raises LaminaError if there are test documents among them, or too many near duplicates.
+    """
+    shared = count_shared_documents(calibration, benchmark)
+    counts = (
+        f"of its {len(calibration)} documents with the {len(benchmark)} test documents of "
+        f"benchmark '{benchmark_name}'"
+    )
+    remedy = "Calibrate on another split, or on documents that the benchmark does not use."
+    if shared.equal:
+        raise LaminaError(
+            f"calibrations.{calibration_name} shares {shared.equal} {counts}: a score on seen "
+            f"documents says nothing. {remedy}"
+        )
+    if shared.near > MAX_NEAR_SHARE * len(calibration):
+        raise LaminaError(
+            f"calibrations.{calibration_name} shares at least half of the text of {shared.near} "
+            f"{counts}, which is more than {MAX_NEAR_SHARE:.0%}: they differ by a few words. "
+            f"{remedy}"
+        )
+    return shared
 
 
 def find_shared_pairs(

@@ -9,8 +9,8 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.paths import VariantFiles
-from lamina.repair import patch
-from lamina.repair.protocol import Fitted
+from lamina.repairs import patch
+from lamina.repairs.protocol import Fitted
 from lamina.store import checksum
 from lamina.variant import Variant
 

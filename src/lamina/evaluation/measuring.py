@@ -4,7 +4,7 @@ Results are kept in files until the tables are written, so that a job that was k
 there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from transformers import PreTrainedModel
 from lamina.evaluation import assembly
 from lamina.evaluation.together import Together, candidate_of
 from lamina.models.materialise import materialise
-from lamina.paths import VariantFiles
 from lamina.store.unfinished import Progress, digest_settings
 from lamina.variant import Variant
 
@@ -65,17 +64,19 @@ class Unfinished:
 
 def measure_variants(
     base: PreTrainedModel,
-    files_by_variant: Mapping[Variant, VariantFiles],
+    variants: Iterable[tuple[Variant, assembly.Parts]],
     score: Score,
     unfinished: Unfinished,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of `benchmarks` and of `benchmark_samples` of every variant that was not refused.
+    """Rows of `benchmarks` and of `benchmark_samples` of every variant.
 
     base: The base model of all variants.
+    variants: With what each is made of; as `assembly.read_all_parts` gives those that were not
+        refused.
     """
     benchmark_rows: list[dict[str, Any]] = []
     sample_rows: list[dict[str, Any]] = []
-    for parts_by_variant in _group_by_patch_size(files_by_variant):
+    for parts_by_variant in _group_by_patch_size(variants):
         candidates = {}
         for variant, parts in parts_by_variant.items():
             variant_candidate = candidate_of(base, parts)
@@ -94,15 +95,15 @@ def measure_variants(
 
 
 def _group_by_patch_size(
-    files_by_variant: Mapping[Variant, VariantFiles],
+    variants: Iterable[tuple[Variant, assembly.Parts]],
 ) -> Iterator[Mapping[Variant, assembly.Parts]]:
-    """The parts of all variants that exist, in groups.
+    """The parts of all variants, in groups.
 
     The patches of a group have at most `_PATCH_BYTES` bytes, unless it is a single variant.
     """
     group: dict[Variant, assembly.Parts] = {}
     group_bytes = 0
-    for variant, parts in assembly.read_all_parts(files_by_variant):
+    for variant, parts in variants:
         patch_bytes = _count_patch_bytes(parts)
         if group and group_bytes + patch_bytes > _PATCH_BYTES:
             yield group

@@ -94,3 +94,9 @@ class Healing(Choice):
             calibration = own if name == OWN else name
             weights[calibration] = weights.get(calibration, 0.0) + weight
         return weights
+
+    def ordered_weights(self, own: str) -> list[tuple[str, float]]:
+        """The weights of `weights`. Their order does not follow that in the configuration."""
+        sorted_data = dict(sorted(dict(self.data).items()))  # type: ignore[arg-type]
+        sorted_healing = self.model_copy(update={"data": sorted_data})
+        return list(sorted_healing.weights(own).items())

@@ -1,6 +1,6 @@
 """Section `repairs`: the options that all repairs of removed runs of layers share.
 
-The options of one method stand in its module under `lamina.repair.methods`.
+The options of one method stand in its module under `lamina.repairs.methods`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,9 @@ from lamina.options.explain import invalid, join_words
 
 OWN = "own"  # the calibration of the variant itself
 AUTO: Final = "auto"  # a weight that is chosen for each plan
+# The weight that replaces `auto` while units are scored: there is no plan yet for which it could be
+# chosen.
+IN_LOOP = 0.1
 
 
 def _check_own_weight(weights: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +41,7 @@ class Repair(Choice):
     """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
 
     BY = "method"
-    PACKAGE = "lamina.repair.methods"
+    PACKAGE = "lamina.repairs.methods"
     # Whether it is a linear map of the stream at the boundary, which can be in place while
     # candidates are scored and can be trained; else it changes weights.
     LINEAR: ClassVar[bool] = True
@@ -86,6 +89,15 @@ class Repair(Choice):
             weight = auto if written_weight == AUTO else written_weight
             weights[calibration] = weights.get(calibration, 0.0) + weight
         return weights
+
+    def ordered_weights(self, own: str, auto: float) -> list[tuple[str, float]]:
+        """The weights of `weights`, that of the variant's `own` calibration first, others by name.
+
+        The order in which a configuration lists them does not matter.
+        """
+        weights = self.weights(own, auto)
+        own_weight = weights.pop(own)
+        return [(own, own_weight), *sorted(weights.items())]
 
     @classmethod
     def of_stream(cls) -> str:

@@ -3,7 +3,9 @@
 The options of one strategy stand in its module under `lamina.selection.strategies`.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -88,6 +90,22 @@ def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any)
 
 # The key `metric` of a strategy that reads the captured activations.
 metric_of_runs_option = partial(metric_option, RUNS, allowed=join_words(RUNS))
+
+
+def check_share(text: str) -> str:
+    """A share of a model's layers such as `25%`, without blanks.
+
+    Raises ValueError if the text is no share, or none at all.
+    """
+    percentage = re.fullmatch(r"\s*([0-9]+(?:[.][0-9]+)?)\s*%\s*", text)
+    if percentage is None or not Fraction(percentage[1]):
+        raise ValueError
+    return f"{percentage[1]}%"
+
+
+def share_of_layers(share: str, n_layers: int) -> int:
+    """A share such as `25%` as a number of layers: rounded down, at least 1."""
+    return max(1, int(n_layers * Fraction(share.rstrip("%")) / 100))
 
 
 def check_sublayers(units: Units, metrics: Iterable[str]) -> None:

@@ -4,18 +4,16 @@ The evidence comes from the sweep of one calibration, from those of several, or 
 activations of the base model.
 """
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import LaminaError
 from lamina.models.units import parse_unit
 from lamina.options.metrics import METRICS
@@ -30,7 +28,6 @@ from lamina.selection.plans import (
     StepEvidence,
     protected_layers,
 )
-from lamina.store import parquet
 
 DIGITS = 12  # equal scores must compare equal however their sums were rounded
 
@@ -49,30 +46,27 @@ def empty_plan(selector: Selector, keys: Mapping[str, Any], refused: str | None 
 def collect_evidence(
     selector: Selector,
     sweeps: Mapping[str, CalibrationSweep],
-    activations: str | None = None,
+    activations: pa.Table | None = None,
     previous: Plan | None = None,
 ) -> tuple[str | None, StepEvidence]:
     """Why no plan can be made, else None, and the evidence about the model that `previous` leaves.
 
     sweeps: The sweeps that are read, by the names of their calibrations, the variant's own first;
         none for a strategy that reads no sweep.
-    activations: The captured activations of the base model, for a strategy that compares runs of
-        layers.
+    activations: Table `activations` of the base model, for a strategy that compares runs of layers.
     previous: The plan with one unit fewer that an iterative step goes on from; None for a first
         step.
     """
     if previous and previous.refused:
         return previous.refused, StepEvidence()
-    if activations:
+    if activations is not None:
         return None, StepEvidence(distances=read_distances(activations, selector.metric or ""))
     if not sweeps:
         return None, StepEvidence()
     n_removed = previous.removed if previous else 0
     step_evidence: list[StepEvidence] = []
     for calibration, scored in sweeps.items():
-        schema = parquet.read_table(scored.calibration, ["sample"]).schema
-        facts = json.loads(schema.metadata[METADATA_KEY])
-        context = Context(facts["chance_accuracy"], scored.score, n_removed, selector.seed)
+        context = Context(scored.chance_accuracy, scored.score, n_removed, selector.seed)
         refusal, step = read_step(scored.sweep, selector.metric or "", context, calibration)
         if refusal:
             return refusal, StepEvidence()
@@ -118,20 +112,22 @@ def choose_plan(
 
 
 def read_step(
-    sweep_file: str | Path, metric: str, context: Context, calibration_name: str
+    sweep_table: pa.Table, metric: str, context: Context, calibration_name: str
 ) -> tuple[str | None, StepEvidence]:
     """Why no plan can be made (None if one can), and the evidence of one sweep.
+
+    sweep_table: The rows of one sweep of table `sweeps`.
 
     Units are ranked by the selector's own metric. A base model at chance has no accuracy relevance:
     a plan made from it would be noise, so it is refused.
 
     Raises LaminaError if the sweep holds no numbers of the metric.
     """
-    sweep_table = parquet.read_table(sweep_file)
     sweep_columns = from_table(sweep_table) if sweep_table.num_rows else None
     if sweep_columns is None or not was_measured(sweep_columns, metric, context):
         raise LaminaError(
-            f"{sweep_file} holds no scores of metric '{metric}': the sweep before it measured none."
+            f"the sweep on calibration '{calibration_name}' holds no scores of metric '{metric}', "
+            "because its pass measured none."
         )
     ranking = rank_units(sweep_columns, metric, context)
     if ranking.ranks is None:
@@ -158,10 +154,10 @@ def _accuracies(sweep_columns: Columns, context: Context) -> tuple[float | None,
     return current_accuracy, accuracy_by_unit
 
 
-def read_distances(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
+def read_distances(activations: pa.Table, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     (column,) = METRICS[metric].columns
-    distance_rows = parquet.read_table(activations, ["layer", "span", column]).to_pylist()
+    distance_rows = activations.select(["layer", "span", column]).to_pylist()
     return {(row["layer"], row["span"]): row[column] for row in distance_rows if row["span"]}
 
 

@@ -22,7 +22,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
-from lamina.repair.patch_store import PatchStore
+from lamina.repairs.patch_store import PatchStore
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import candidate_boundaries

@@ -34,8 +34,8 @@ from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs, units_of
 from lamina.options.repairs import Repair
-from lamina.repair import protocol
-from lamina.repair.patch_store import PatchStore
+from lamina.repairs import protocol
+from lamina.repairs.patch_store import PatchStore
 
 MAX_DEVICE_BYTES = 8 << 30
 FOLDS = (0, 1)

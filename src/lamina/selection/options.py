@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from lamina.options.entry import Options
@@ -36,7 +37,7 @@ class Loop(_JobOptions):
     @property
     def module(self) -> str:
         """The module of the repair's method."""
-        return f"lamina.repair.methods.{self.repair.method}"
+        return f"lamina.repairs.methods.{self.repair.method}"
 
 
 class Replacements(_JobOptions):
@@ -91,12 +92,12 @@ class FurtherCalibration(_JobOptions):
 
 @dataclass(frozen=True)
 class CalibrationSweep:
-    """A calibration that a step is scored on, with the sweep over it."""
+    """The sweep over a calibration that a step is scored on."""
 
-    calibration: str
-    """The file of its samples."""
-    sweep: str
-    """The file of its sweep."""
+    sweep: pa.Table
+    """Its rows of table `sweeps`."""
+    chance_accuracy: float
+    """Of the calibration's samples."""
     score: str
     """How answers to multiple-choice questions are scored: `acc` or `acc_norm`."""
     weight: float = 1.0

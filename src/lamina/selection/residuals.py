@@ -20,7 +20,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
-from lamina.repair.methods.ghost import Ghost
+from lamina.repairs.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.looped import Repairs
 

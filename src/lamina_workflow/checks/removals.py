@@ -1,11 +1,11 @@
 """How many units a study removes: whether that many can be, and what sizes such as 6 GB come to."""
 
-from collections.abc import Sequence
 from itertools import accumulate, product
 from pathlib import Path
 
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, manifest, sizes
+from lamina.selection.named_layers import check_named_layers
 from lamina_workflow.checks import files
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, ReachedSize, Size
@@ -45,7 +45,7 @@ def check_removed(
                 raise _no_shapes(entry_key, model, sizes_asked[0])
 
         for selector in study.selectors:
-            checks.check_named_layers(selector)
+            check_named_layers(selector, config.selectors[selector], model, n_layers)
         for entry, selector in product(study.removed, study.selectors):
             if isinstance(entry, Size) and model_sizes is not None:
                 reached = checks.reach_size(selector, entry, model_sizes)
@@ -99,34 +99,6 @@ class RemovalChecks:
         self.entry_key = entry_key
         self.model = model
         self.n_layers = n_layers
-
-    def check_named_layers(self, selector: str) -> None:
-        """Refuse layers by number that the model does not have, or that are named twice."""
-        options = self.config.selectors[selector]
-        self._check_layers(f"selectors.{selector}.protect", options.protect)
-        named_sets = {"layers": options.layers}
-        named_sets |= {f"sets.{number}": layers for number, layers in enumerate(options.sets)}
-        protected = {index % self.n_layers for index in options.protect}
-        for key, layers in named_sets.items():
-            entry_key = f"selectors.{selector}.{key}"
-            self._check_layers(entry_key, layers)
-            for place, index in enumerate(layers):
-                others = {other % self.n_layers for other in layers[:place]}
-                if index % self.n_layers in others | protected:
-                    raise LaminaError(
-                        f"{entry_key}: {index} is named twice, or is protected. Name each layer "
-                        "that goes once, and leave it out of `protect`."
-                    )
-
-    def _check_layers(self, entry_key: str, layers: Sequence[int]) -> None:
-        """Refuse layers that the model does not have."""
-        for index in layers:
-            if not -self.n_layers <= index < self.n_layers:
-                raise LaminaError(
-                    f"{entry_key}: {index} is not a layer of '{self.model}', "
-                    f"which has {self.n_layers} layers. Write 0 to {self.n_layers - 1}, or -1 to "
-                    f"-{self.n_layers} to count from the end."
-                )
 
     def reach_size(self, selector: str, size: Size, model_sizes: sizes.Sizes) -> ReachedSize:
         """The fewest units of a selector with which every plan leaves at most a size.

@@ -15,8 +15,8 @@ from lamina.options.entry import Entry, Named, option
 from lamina.options.healings import Healing
 from lamina.options.models import Donor, Merged, Model
 from lamina.options.repairs import Repair
-from lamina.options.selectors import Selector
-from lamina_workflow.config.studies import ReachedSize, Size, Study, share_of_layers
+from lamina.options.selectors import Selector, share_of_layers
+from lamina_workflow.config.studies import ReachedSize, Size, Study
 
 
 class Sweep(Entry):

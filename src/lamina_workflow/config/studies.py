@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -12,7 +11,7 @@ from lamina.models.sizes import DEFAULT_CONTEXT
 from lamina.options.entry import Choice, Name, Spelt, option
 from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
-from lamina.options.selectors import Units, check_sublayers, units_option
+from lamina.options.selectors import Units, check_share, check_sublayers, units_option
 
 # What the number of a size may end with, apart from %, by what the size limits.
 _SCALES: Mapping[str, Mapping[str, float]] = {
@@ -88,25 +87,13 @@ class ReachedSize:
     """What the base model takes."""
 
 
-def _check_share(text: str) -> str:
-    percentage = re.fullmatch(r"\s*([0-9]+(?:[.][0-9]+)?)\s*%\s*", text)
-    if percentage is None or not Fraction(percentage[1]):
-        raise ValueError
-    return f"{percentage[1]}%"
-
-
-def share_of_layers(share: str, n_layers: int) -> int:
-    """A share such as `25%` as a number of layers: rounded down, at least 1."""
-    return max(1, int(n_layers * Fraction(share.rstrip("%")) / 100))
-
-
 _REMOVED_ALLOWED = (
     "a number of units of at least 1, a share of the model's layers such as 25%, or a size: "
     "{memory: 6GB}, {parameters: 75%} or {latency: 80%}"
 )
 Names = list[Name]
 Removed = Annotated[
-    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(_check_share)] | Size,
+    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(check_share)] | Size,
     Spelt,
     Field(json_schema_extra={"x-allowed": _REMOVED_ALLOWED}),
 ]

@@ -6,14 +6,10 @@ A repair is in place (the loop), or layers of other models replace the model's o
 from collections.abc import Iterable
 from typing import Any
 
-from lamina.options.repairs import Repair
+from lamina.options.repairs import IN_LOOP
 from lamina.selection.options import Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study.sweeps import SweepSelector
-
-# The weight that replaces `auto` while units are scored: there is no plan yet for which it could be
-# chosen.
-IN_LOOP = 0.1
 
 
 def loop_of(config: Configuration, w: Any) -> Loop | None:
@@ -33,21 +29,10 @@ def repair_in_place(config: Configuration, w: Any, repair: str) -> Loop:
     has_seed = "seed" in type(selector).model_fields
     return Loop(
         repair=entry,
-        weights=calibration_weights(entry, swept.planned_on(w.calibration), IN_LOOP),
+        weights=entry.ordered_weights(swept.planned_on(w.calibration), IN_LOOP),
         protect=list(selector.protect),
         seed=selector.seed if has_seed else config.seed,
     )
-
-
-def calibration_weights(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
-    """The weight of each calibration that a repair is fitted on.
-
-    The variant's `own` calibration comes first, the others by name; `auto` is the weight of those
-    whose weight would be chosen.
-    """
-    weights = entry.weights(own, auto)
-    own_weight = weights.pop(own)
-    return [(own, own_weight), *sorted(weights.items())]
 
 
 def replacements_of(config: Configuration, w: Any) -> Replacements | None:
@@ -80,4 +65,4 @@ def modules_of(loop: Loop | None, replacements: Replacements | None) -> list[str
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
     """The modules of repairs, without `none`: what is measured on a model runs their `apply`."""
     methods = {config.repairs[name].method for name in names if name != "none"}
-    return sorted(f"lamina.repair.methods.{method}" for method in methods)
+    return sorted(f"lamina.repairs.methods.{method}" for method in methods)

@@ -34,7 +34,7 @@ class HealVariant(OnModel):
         return cls(
             variant=str(Variant.of({**dict(w.items()), "removed": int(w.removed)})),
             healing=healing,
-            weights=_token_weights(healing, w.calibration),
+            weights=healing.ordered_weights(w.calibration),
             repairs=repair_modules(config, [w.repair]),
             follows=follow_family(config, w.model),
         )
@@ -48,12 +48,3 @@ class HealVariant(OnModel):
         """The files of the calibrations that the healing trains on, in the order of `weights`."""
         files = {Variant.parse(self.variant).calibration: self.calibration} | self.data
         return [files[calibration] for calibration, _ in self.weights]
-
-
-def _token_weights(healing: Healing, calibration: str) -> list[tuple[str, float]]:
-    """The weight of a token by calibration; the order in which a configuration lists them does not
-    matter.
-    """
-    sorted_data = dict(sorted(dict(healing.data).items()))  # type: ignore[arg-type]
-    sorted_healing = healing.model_copy(update={"data": sorted_data})
-    return list(sorted_healing.weights(calibration).items())

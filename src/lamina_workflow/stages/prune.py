@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from lamina.engine import budgets
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
-from lamina.selection.options import CalibrationSweep, FurtherCalibration, Loop, Replacements
+from lamina.selection.options import FurtherCalibration, Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
 from lamina_workflow.stages.job import (
@@ -25,6 +25,15 @@ from lamina_workflow.study import requests
 from lamina_workflow.study.sweeps import step_pass
 
 TRIES = 100  # sets that a search compares, roughly, for its time limit
+
+
+class SweepFiles(NamedTuple):
+    """A calibration that a step is scored on, by the files of its samples and of its sweep."""
+
+    calibration: str
+    sweep: str
+    score: str
+    weight: float = 1.0
 
 
 class PruneStep(Job):
@@ -81,7 +90,7 @@ class PruneStep(Job):
         return tuple(modules)
 
     @property
-    def scored(self) -> dict[str, CalibrationSweep]:
+    def scored(self) -> dict[str, SweepFiles]:
         """The sweeps that the step reads, by calibration, the variant's own first.
 
         None for a step without a sweep.
@@ -89,12 +98,10 @@ class PruneStep(Job):
         if not self.sweep:
             return {}
         sweeps = {_calibration_of_sweep(file): file for file in self.beside_sweeps}
-        scored = {
-            self.keys["calibration"]: CalibrationSweep(self.calibration, self.sweep, self.score)
-        }
+        scored = {self.keys["calibration"]: SweepFiles(self.calibration, self.sweep, self.score)}
         for name, other in self.beside.items():
             samples = self.beside_samples[name]
-            scored[name] = CalibrationSweep(samples, sweeps[name], other.score, other.weight)
+            scored[name] = SweepFiles(samples, sweeps[name], other.score, other.weight)
         return scored
 
 

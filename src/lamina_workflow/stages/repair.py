@@ -5,10 +5,9 @@ from typing import Annotated, Any, Self
 
 from lamina.engine import budgets
 from lamina.options.entry import Options
-from lamina.options.repairs import Repair
+from lamina.options.repairs import IN_LOOP, Repair
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.work import WEIGHTS
-from lamina_workflow.stages.changes import IN_LOOP, calibration_weights
 from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family
 from lamina_workflow.study import requests
 
@@ -37,7 +36,7 @@ class FitPatch(OnModel):
         entry = config.repairs[w.repair]
         weights: list[tuple[str, float]] = []
         if not entry.automatic(w.calibration):
-            weights = calibration_weights(entry, w.calibration, IN_LOOP)
+            weights = entry.ordered_weights(w.calibration, IN_LOOP)
         return cls(
             sizes=requests.sizes_of_patches(config, w.model, w.calibration, w.selector, w.repair),
             name=w.repair,
@@ -52,7 +51,7 @@ class FitPatch(OnModel):
     def modules(self) -> tuple[str, ...]:
         if self.weights:
             return tuple(self.repair.modules)
-        return (*self.repair.modules, "lamina.repair.weighing")
+        return (*self.repair.modules, "lamina.repairs.weighing")
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job, and for its fits and the maps that it holds until it ends.

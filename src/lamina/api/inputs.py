@@ -1,0 +1,149 @@
+"""What a study begins with: a model, and the samples that it is studied on."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina import paths
+from lamina.data.calibrations import CalibrationSamples
+from lamina.data.prepare import prepare_calibration
+from lamina.errors import LaminaError
+from lamina.models.checkpoint import is_quantised
+from lamina.models.digests import checkpoint_name
+from lamina.models.gguf import is_gguf
+from lamina.models.load import choose_device, load_model, load_tokenizer
+from lamina.models.manifest import describe_model, find_model
+from lamina.options.calibrations import Calibration, Mixture
+from lamina.options.entry import Entry, Named
+from lamina.options.healings import Healing
+from lamina.options.models import Model
+from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
+
+
+class NamedEntries(Entry):
+    """The sections of a configuration whose entries are options of a function.
+
+    A wrong option is refused in the words that a configuration is refused in.
+    """
+
+    models: Named[Model] = {}
+    calibrations: Named[Calibration] = {}
+    selectors: Named[Selector] = {}
+    repairs: Named[Repair] = {}
+    healings: Named[Healing] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedModel:
+    """A base model that is open for a study."""
+
+    name: str
+    manifest: dict[str, Any]
+    """What the model is: path, source, shapes and hashes (`lamina.models.manifest`)."""
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def n_layers(self) -> int:
+        return int(self.manifest["n_layers"])
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedCalibration:
+    """Samples of one model on which units are scored, repairs fitted or variants trained."""
+
+    name: str
+    entry: Calibration
+    """The options."""
+    content: CalibrationSamples
+
+    def __repr__(self) -> str:
+        facts = self.content.facts
+        return (
+            f"PreparedCalibration({self.name!r}, {facts['n_samples']} samples, "
+            f"{facts['n_tokens']} tokens, from {facts['source']})"
+        )
+
+
+def open_model(
+    source: str | Path,
+    *,
+    name: str | None = None,
+    device: str | torch.device | None = None,
+    results: str | Path = paths.RESULTS,
+    **options: Any,
+) -> PreparedModel:
+    """Open the model that is to be pruned, with its tokenizer.
+
+    Args:
+        source: A folder with config.json and safetensors weights, a .gguf file, or a hub id.
+        name: What tables and exports call it; by default the last part of `source`.
+        device: `cpu` or `cuda`; by default the layers are spread over all visible GPUs, if there
+            are any.
+        results: A GGUF file or a quantised folder is dequantised once, into `checkpoints` in this
+            folder.
+        **options: Keys of `models` in a configuration, such as `dtype`, `revision`,
+            `trust_remote_code` and `chat_template`.
+
+    Raises LaminaError if an option is not allowed, there is no such model, or it cannot be loaded.
+    """
+    name = name or _name_of(str(source))
+    entries = NamedEntries.from_options({"models": {name: {"source": str(source), **options}}})
+    entry = entries.models[name]
+    folder = _find_folder(name, entry, Path(results))
+    manifest = describe_model(name, entry, folder)
+    model = load_model(manifest, None if device is None else choose_device(device))
+    return PreparedModel(name, manifest, model, load_tokenizer(manifest, model.config))
+
+
+def prepare(base: PreparedModel, name: str, **options: Any) -> PreparedCalibration:
+    """Tokenise samples for a model: questions, tasks of lm-eval, or text. Never test data.
+
+    Args:
+        base: The model.
+        name: By which options of other functions mean this calibration.
+        **options: Keys of `calibrations` in a configuration, such as `choices="support.jsonl"`,
+            `task="arc_easy", limit=400`, or `text="book.txt", length=128`.
+
+    Raises LaminaError if an option is not allowed, data is missing or has another form, or samples
+    do not fit the model.
+    """
+    entry = NamedEntries.from_options({"calibrations": {name: options}}).calibrations[name]
+    if isinstance(entry, Mixture) or entry.own:
+        what = "a mixture" if isinstance(entry, Mixture) else "the model's own answers"
+        raise LaminaError(
+            f"calibrations.{name}: {what} can only be prepared by the workflow. Write a "
+            "configuration and run it (lamina run), or give other samples."
+        )
+    return PreparedCalibration(
+        name, entry, prepare_calibration(name, entry, base.manifest, Path.cwd())
+    )
+
+
+def _find_folder(name: str, entry: Model, results: Path) -> Path:
+    """The folder of a model, which for quantised weights is their dequantised checkpoint."""
+    source = Path(entry.source)
+    if not is_gguf(source):
+        source = find_model(name, entry, Path.cwd())
+        if not is_quantised(source):
+            return source
+    elif not source.is_file():
+        raise LaminaError(f"models.{name}.source: there is no file {source}.")
+    checkpoint = results / "checkpoints" / checkpoint_name(source, entry.dtype)
+    if not checkpoint.is_dir():
+        from lamina.models.dequantise import dequantise_model
+
+        file = source / "config.json" if source.is_dir() else source
+        dequantise_model(file, checkpoint, entry.dtype, f"models.{name}.source")
+    return checkpoint
+
+
+def _name_of(source: str) -> str:
+    """A name for a model, from where it is."""
+    last_part = source.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
+    return re.sub(r"[^\w.+-]+", "-", last_part).strip(".-") or "model"

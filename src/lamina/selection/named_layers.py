@@ -1,0 +1,39 @@
+"""Layers that a selector names by their number: those that stay, and sets that are given."""
+
+from collections.abc import Sequence
+
+from lamina.errors import LaminaError
+from lamina.options.selectors import Selector
+
+
+def check_named_layers(name: str, selector: Selector, model: str, n_layers: int) -> None:
+    """Refuse layers by number that the model does not have, or that are named twice.
+
+    name, model: The names of the selector and of the model.
+
+    Raises LaminaError, which names the key.
+    """
+    _check_layers(f"selectors.{name}.protect", selector.protect, model, n_layers)
+    named_sets = {"layers": selector.layers}
+    named_sets |= {f"sets.{number}": layers for number, layers in enumerate(selector.sets)}
+    protected = {index % n_layers for index in selector.protect}
+    for key, layers in named_sets.items():
+        entry_key = f"selectors.{name}.{key}"
+        _check_layers(entry_key, layers, model, n_layers)
+        for place, index in enumerate(layers):
+            others = {other % n_layers for other in layers[:place]}
+            if index % n_layers in others | protected:
+                raise LaminaError(
+                    f"{entry_key}: {index} is named twice, or is protected. Name each layer "
+                    "that goes once, and leave it out of `protect`."
+                )
+
+
+def _check_layers(entry_key: str, layers: Sequence[int], model: str, n_layers: int) -> None:
+    """Refuse layers that the model does not have."""
+    for index in layers:
+        if not -n_layers <= index < n_layers:
+            raise LaminaError(
+                f"{entry_key}: {index} is not a layer of '{model}', which has {n_layers} layers. "
+                f"Write 0 to {n_layers - 1}, or -1 to -{n_layers} to count from the end."
+            )

@@ -1,0 +1,146 @@
+"""The functions of `lamina` refuse what a configuration refuses, in its words, and say what to do."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import lamina
+from lamina.api.inputs import PreparedCalibration, PreparedModel
+from lamina.api.variants import PrunedModel
+from lamina.errors import LaminaError
+from lamina.version import VERSION
+from tests import ROOT
+from tests.given import gguf_files
+
+REFERENCE = ROOT / "resources/reference"
+
+
+@pytest.fixture(scope="module")
+def base() -> PreparedModel:
+    return lamina.open_model(REFERENCE, dtype="float32", device="cpu")
+
+
+def write_questions(path: Path, first: int, count: int) -> str:
+    lines = (REFERENCE / "data/facts_validation.jsonl").read_text("utf-8").splitlines()
+    path.write_text("\n".join(lines[first : first + count]), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def facts(base: PreparedModel, tmp_path_factory: pytest.TempPathFactory) -> PreparedCalibration:
+    file = write_questions(tmp_path_factory.mktemp("facts") / "facts.jsonl", 0, 20)
+    return lamina.prepare(base, "facts", choices=file)
+
+
+@pytest.fixture(scope="module")
+def pruned(base: PreparedModel, facts: PreparedCalibration) -> PrunedModel:
+    (variant,) = lamina.select(base, facts, removed=["10%"], strategy="random")
+    return variant
+
+
+def test_a_model_is_named_by_its_folder(base: PreparedModel, pruned: PrunedModel) -> None:
+    assert base.name == "reference"
+    assert str(pruned.variant) == "reference/facts/random/removed=1/none/none"
+    assert pruned.model.config.num_hidden_layers == base.n_layers - 1
+
+
+def test_every_public_name_is_there() -> None:
+    """A module of the same name would hide a function once it is imported."""
+    assert lamina.__version__ == VERSION
+    for name in set(lamina.__all__) - {"__version__"}:
+        assert callable(getattr(lamina, name)), name
+        assert f"lamina.{name}" not in sys.modules
+
+
+def test_a_wrong_option_is_refused_as_in_a_configuration(
+    base: PreparedModel, facts: PreparedCalibration, pruned: PrunedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(LaminaError, match=r"^models\.reference\.dtyp: .*Did you mean 'dtype'"):
+        lamina.open_model(REFERENCE, dtyp="float32")
+    with pytest.raises(LaminaError, match=r"^calibrations\.a\.limit"):
+        lamina.prepare(base, "a", task="microworld_facts", limit=0)
+    with pytest.raises(LaminaError, match=r"^selectors\.block\.metric"):
+        lamina.select(base, facts, removed=[1], strategy="block", metric="accuracy")
+    with pytest.raises(LaminaError, match=r"^repairs\.ghost\.ridge"):
+        lamina.repair(pruned, method="ghost", ridge=-1)
+    with pytest.raises(LaminaError, match=r"^healings\.lora\.rank"):
+        lamina.heal(pruned, tmp_path, method="lora", rank=0)
+    with pytest.raises(LaminaError, match=r"^perplexity\.corpus\.window"):
+        lamina.evaluate(pruned, perplexity={"corpus": {"text": "microworld_corpus"}})
+
+
+@pytest.mark.parametrize("size", [0, 12, "0%", "a quarter", -1])
+def test_a_size_that_cannot_be_removed_is_refused(
+    base: PreparedModel, facts: PreparedCalibration, size: int | str
+) -> None:
+    with pytest.raises(LaminaError, match="Write a number of 1 to 11, or a share"):
+        lamina.select(base, facts, removed=[size], strategy="random")
+
+
+def test_a_layer_that_is_not_there_is_refused(
+    base: PreparedModel, facts: PreparedCalibration
+) -> None:
+    with pytest.raises(LaminaError, match=r"^selectors\.random\.protect: 50 is not a layer"):
+        lamina.select(base, facts, removed=[1], strategy="random", protect=[50])
+
+
+def test_a_calibration_that_was_not_given_is_named(
+    base: PreparedModel, facts: PreparedCalibration, pruned: PrunedModel
+) -> None:
+    with pytest.raises(LaminaError, match="names calibration 'general', and only facts were given"):
+        lamina.select(base, facts, removed=[1], strategy="portfolio", also={"general": 1})
+    with pytest.raises(LaminaError, match="names calibration 'general', and only facts were given"):
+        lamina.repair(pruned, method="ghost", data={"own": 1, "general": 0.1})
+
+
+def test_a_repair_in_place_must_be_defined(base: PreparedModel, facts: PreparedCalibration) -> None:
+    with pytest.raises(LaminaError, match=r"^selectors\.iterative\.repair: 'g' is not defined"):
+        lamina.select(base, facts, removed=[1], metric="accuracy", repair="g")
+
+
+def test_without_a_choice_a_repair_needs_a_method(pruned: PrunedModel) -> None:
+    with pytest.raises(LaminaError, match="no repair was chosen together with"):
+        lamina.repair(pruned)
+
+
+def test_variants_of_one_name_are_not_compared(pruned: PrunedModel) -> None:
+    with pytest.raises(LaminaError, match="two are named reference/facts/random"):
+        lamina.evaluate([pruned, pruned], tasks={"microworld_facts": {}})
+
+
+def test_a_test_on_calibration_documents_is_refused(pruned: PrunedModel, tmp_path: Path) -> None:
+    seen = write_questions(tmp_path / "seen.jsonl", 15, 20)
+
+    with pytest.raises(LaminaError, match="calibrations.facts shares 5 of its 20 documents"):
+        lamina.evaluate(pruned, tasks={"facts": {"choices": seen}})
+
+
+def test_questions_of_your_own_are_measured_with_their_number(
+    pruned: PrunedModel, tmp_path: Path
+) -> None:
+    heldout = write_questions(tmp_path / "heldout.jsonl", 20, 30)
+
+    measured = lamina.evaluate(pruned, tasks={"facts": {"choices": heldout}})
+
+    accuracies = [row for row in measured.benchmarks.to_pylist() if row["metric"] == "acc"]
+    assert [row["removed"] for row in accuracies] == [0, 1]
+    assert all(row["n_samples"] == 30 and row["stderr"] is not None for row in accuracies)
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(LaminaError, match=r"there is no file nowhere/model\.gguf"):
+        lamina.open_model("nowhere/model.gguf")
+
+
+def test_a_gguf_file_is_dequantised_once(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "tiny.gguf")
+
+    opened = lamina.open_model(tmp_path / "tiny.gguf", results=tmp_path, device="cpu")
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    written = (checkpoint / "config.json").stat().st_mtime_ns
+    again = lamina.open_model(tmp_path / "tiny.gguf", results=tmp_path, device="cpu")
+
+    assert opened.name == "tiny"
+    assert (checkpoint / "config.json").stat().st_mtime_ns == written
+    assert again.manifest["weights_sha256"] == opened.manifest["weights_sha256"]
