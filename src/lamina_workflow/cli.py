@@ -150,7 +150,11 @@ def plan(
 @app.command()
 def export(
     variant: Annotated[
-        str, typer.Argument(help="model/calibration/selector/removed=n/repair/healing")
+        str,
+        typer.Argument(
+            help="A handle of the report, such as A3b, or "
+            "model/calibration/selector/removed=n/repair/healing."
+        ),
     ],
     configuration: Configuration = None,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
@@ -158,6 +162,9 @@ def export(
     cores: Cores = "all",
 ) -> None:
     """Write a variant as a Hugging Face checkpoint, or as a GGUF file."""
+    from lamina_workflow.study.handles import resolve_variant
+
+    variant = resolve_variant(variant)
     # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard

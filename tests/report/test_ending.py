@@ -1,5 +1,6 @@
 """The last lines of a run, against the tables that they were made from."""
 
+import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -25,6 +26,8 @@ def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> N
     assert variant.removed > 0
     assert " % of " in best_line
     assert "documents) without" in best_line
+    assert re.search(r" \(A\d+\) keeps ", best_line)
+    assert "test questions" in best_line
     assert "±" in best_line
     assert report_line.endswith("report.html")
     assert "lamina.duckdb" in database_line

@@ -29,5 +29,6 @@ if __name__ == "__main__":
             names=job.names,
             counted_from=job.report.counted_from,
             sizes=job.sizes,
+            must_load=job.report.must_load,
         )
         parquet.write_text(job.output, page)

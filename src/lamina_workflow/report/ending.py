@@ -4,7 +4,7 @@
 current folder.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
+from lamina_workflow.report.recommendation import judge, read_handles
 
 KEEP = 0.95
 MAX_NAMED = 5  # calibrations, and layers of each, that are named
@@ -32,9 +33,10 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
     tables = sorted(Path(results, "tables").glob("*.parquet"))
     with database.connect_views(views, tables) as connection:
         recommended = recommendations(connection, KEEP, None)
+        handles = read_handles(connection)
         layer_lines = _describe_layers(connection)
     if recommended or not layer_lines:
-        first_lines = [f"best variant  {_describe_best(recommended)}"]
+        first_lines = [f"best variant  {_describe_best(recommended, handles)}"]
     else:
         first_lines = layer_lines
     return [
@@ -45,7 +47,7 @@ def summarise_run(results: str | Path = "results", views: str | Path = paths.VIE
     ]
 
 
-def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
+def _describe_best(recommended: Sequence[dict[str, Any]], handles: Mapping[str, str]) -> str:
     enough_rows = [
         row
         for row in recommended
@@ -60,12 +62,13 @@ def _describe_best(recommended: Sequence[dict[str, Any]]) -> str:
     if best_row["component"] != "layer":
         unit_words = "sub-layers (attentions and MLPs)"
     few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
-    doubt = "" if best_row["certain"] else ", perhaps less than 95 %"
+    name = best_row["variants"][0]
+    handle = f" ({handles[name]})" if name in handles else ""
     return (
-        f"{best_row['variants'][0]} keeps "
+        f"{name}{handle} keeps "
         f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
         f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
-        f"{unit_words}{doubt}"
+        f"{unit_words}. {judge(best_row, KEEP, None).text}"
     )
 
 
