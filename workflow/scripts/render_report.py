@@ -9,7 +9,8 @@ from lamina_workflow.report import database
 from lamina_workflow.report.page import render_report
 from lamina_workflow.stages.report import RenderReport
 
-REPEATED_VIEWS = ("against_base", "repairs", "variants", "answers")  # many questions read them
+# Many questions read these.
+REPEATED_VIEWS = ("against_base", "repairs", "variants", "variant_sizes", "answers")
 
 if __name__ == "__main__":
     with run_script(snakemake):
