@@ -23,14 +23,26 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Pairs with a mean over tasks, in points of accuracy."""
+    """Pairs with a mean over tasks, in points of accuracy.
+
+    A pair whose plans were all chosen without a repair is the same bare, and is drawn once.
+    """
+    answer = [
+        row for row in answer_question(connection, QUERIES[0]) if row["difference"] is not None
+    ]
+    compared_sizes = {
+        (row["model"], row["removed"]) for row in answer if row["repair"] == AS_CHOSEN
+    }
     rows = []
-    for row in answer_question(connection, QUERIES[0]):
-        if row["difference"] is not None:
-            row["difference"] *= 100
-            row["low"] = 100 * row["ci_low"]
-            row["high"] = 100 * row["ci_high"]
-            rows.append(row)
+    for row in answer:
+        is_bare = (row["repair"], row["healing"]) == ("none", "none")
+        is_as_chosen = not (row["chosen_for"] or row["rival_chosen_for"])
+        if is_bare and is_as_chosen and (row["model"], row["removed"]) in compared_sizes:
+            continue
+        row["difference"] *= 100
+        row["low"] = 100 * row["ci_low"]
+        row["high"] = 100 * row["ci_high"]
+        rows.append(row)
     return rows
 
 
