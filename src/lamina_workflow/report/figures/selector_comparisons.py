@@ -104,7 +104,7 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test "
         f"documents ({sample_counts} of all tasks); right of 0 the first is better. Rows without "
-        "a repair before the colon: each plan as its selector takes it, with the repair that it "
+        "a colon: each plan as its selector takes it, with the repair that it "
         "chose, if any. Below them, both have the same repair; plans marked bare were chosen for "
         "a repair that they lack there. Lines: 95 % "
         "intervals of each pair alone. Filled: significant at 5 % by flipping the signs of "
