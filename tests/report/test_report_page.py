@@ -359,10 +359,10 @@ def test_a_card_says_that_a_stock_export_keeps_removed_mlps(two_models, tmp_path
             row["unit"] += ".mlp"
     parquet.write_table(folder / "plans.parquet", parquet.from_rows("plans", plans))
 
-    without_repairs: dict[str, dict[str, str]] = {"stock": {}}
+    folded = {"stock": {"ghost": "stock"}}
 
-    page_of_layers = render_cards(two_models, names=without_repairs)
-    page_of_mlps = render_cards(folder, names=without_repairs)
+    page_of_layers = render_cards(two_models, names=folded)
+    page_of_mlps = render_cards(folder, names=folded)
 
     of_layers = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_layers)
     of_mlps = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_mlps)

@@ -122,13 +122,18 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
         x.append(row["removed"] + shift)
         y.append(row["value"])
         half_widths.append(nan if row["reach"] is None else row["reach"])
-        repair = style.format_repair(row["repair"], "none")
         result = format_result(row, row["reach"])
-        text = f"{row['selector']}, {repair}, {row['removed']} removed: {result}"
+        text = f"{row['selector']}{_note_repair(row)}, {row['removed']} removed: {result}"
         hints.append((x[-1], y[-1], text))
     bar_style = {"markersize": 4.5, "linewidth": 1.3, "elinewidth": 0.9, "capsize": 1.8}
     axes.errorbar(x, y, half_widths, **(bar_style | line_style))
     style.add_hints(axes, hints)
+
+
+def _note_repair(row: dict[str, Any]) -> str:
+    if row["repair"] != "none":
+        return f", {row['repair']}"
+    return "" if row["as_chosen"] else BARE
 
 
 def format_result(row: dict[str, Any], half_width: float | None) -> str:
