@@ -180,7 +180,9 @@ def _tabulate_rivals(pairs: Rows, selector: str, repair: str, healing: str) -> l
     table = []
     for rival, rival_results in sorted(results_by_rival.items()):
         rival_name = rival
-        chosen_for = {result.rival_chosen_for for result in rival_results} - {None}
+        chosen_for = {
+            result.rival_chosen_for for result in rival_results if result.rival_chosen_for
+        }
         if chosen_for and repair == AS_CHOSEN:
             rival_name = f"{rival} with {', '.join(sorted(chosen_for))}"
         elif chosen_for and (repair, healing) == ("none", "none"):

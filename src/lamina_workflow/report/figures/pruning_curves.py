@@ -125,7 +125,12 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
         result = format_result(row, row["reach"])
         text = f"{row['selector']}{_note_repair(row)}, {row['removed']} removed: {result}"
         hints.append((x[-1], y[-1], text))
-    bar_style = {"markersize": 4.5, "linewidth": 1.3, "elinewidth": 0.9, "capsize": 1.8}
+    bar_style: style.LineStyle = {
+        "markersize": 4.5,
+        "linewidth": 1.3,
+        "elinewidth": 0.9,
+        "capsize": 1.8,
+    }
     axes.errorbar(x, y, half_widths, **(bar_style | line_style))
     style.add_hints(axes, hints)
 
