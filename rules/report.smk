@@ -9,7 +9,8 @@
 #   calibrations          prepare_calibration
 #   diagnoses             diagnose_layers
 #   efficiency            benchmark_efficiency
-#   models                prepare_model
+#   handles               none: the configuration alone
+#   models, layer_sizes   prepare_model
 #   patches               fit_patch
 #   plans                 prune_step, pick_plan
 #   relevance             score_relevance

@@ -27,12 +27,33 @@ COMMENT ON COLUMN relevance_means.ci_high IS 'Upper end of the 95 % interval of 
 
 CREATE OR REPLACE VIEW score_means AS
 WITH selectors AS (SELECT DISTINCT model, selector, replicate_of FROM plans WHERE replicate_of IS NOT NULL),
+chosen AS (
+    SELECT model, calibration, selector, removed, coalesce(any_value(repair), 'none') AS chosen_repair
+    FROM plans GROUP BY ALL
+),
+drawn_repairs AS (  -- groups of replicates of which a plan was chosen with a repair
+    SELECT r.model, coalesce(c.replicate_of, r.calibration) AS calibration_group,
+        coalesce(p.replicate_of, r.selector) AS selector_group, r.removed
+    FROM chosen AS r LEFT JOIN calibrations AS c USING (model, calibration)
+    LEFT JOIN selectors AS p USING (model, selector)
+    GROUP BY ALL HAVING max(r.chosen_repair) FILTER (r.chosen_repair <> 'none') IS NOT NULL
+),
+taken AS (  -- every variant; and once more those with the repair with which their plan was chosen
+    FROM scores
+    UNION ALL
+    SELECT s.* REPLACE ('as chosen' AS repair)
+    FROM scores AS s JOIN chosen AS r USING (model, calibration, selector, removed)
+    LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
+    WHERE s.healing = 'none' AND s.repair = r.chosen_repair
+        AND (s.model, coalesce(c.replicate_of, s.calibration), coalesce(p.replicate_of, s.selector), s.removed)
+            IN (FROM drawn_repairs)
+),
 drawn AS (
     SELECT s.* REPLACE (coalesce(c.replicate_of, s.calibration) AS calibration,
             coalesce(p.replicate_of, s.selector) AS selector, CASE WHEN isfinite(value) THEN value END AS value,
             CASE WHEN isfinite(kept) THEN kept END AS kept),
         s.calibration AS drawn_calibration, s.selector AS drawn_selector
-    FROM scores AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
+    FROM taken AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
     WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
 ),
 -- Draws of a calibration under one selector are not further selectors, and the reverse: first the
@@ -65,7 +86,7 @@ means AS (
 )
 SELECT m.*, n_calibrations, n_selectors, spread, kept_spread, value - reach AS ci_low, value + reach AS ci_high
 FROM means AS m LEFT JOIN varied USING (model, calibration, selector, removed, repair, healing, task);
-COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors combined: the mean over draws.';
+COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors combined: the mean over draws. Repair `as chosen`: each plan with the repair with which it was chosen, where any was.';
 COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, or its name without one.';
 COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, or its name without one.';
 COMMENT ON COLUMN score_means.own IS 'Whether the task is the calibration''s own (see own_tasks).';

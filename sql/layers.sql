@@ -78,6 +78,7 @@ ordered AS (
         string_agg(unit, ' ' ORDER BY position) AS units,
         arg_min_null(accuracy_before, position) AS accuracy_before,
         arg_max_null(accuracy_after, position) AS accuracy_after,
+        coalesce(any_value(repair), 'none') AS chosen_repair,
         any_value(refused) AS refused
     FROM plans GROUP BY ALL
 )
@@ -88,7 +89,7 @@ SELECT o.model, o.calibration, o.selector, o.removed, units,
     CASE WHEN units IS NULL THEN NULL WHEN are_layers IS FALSE AND n_kinds = 1 AND n_units = o.removed
         THEN o.removed / 2 ELSE o.removed END AS layers,
     CASE WHEN units IS NOT NULL THEN coalesce(runs, 0) END AS runs,
-    composition, accuracy_before, accuracy_after, refused
+    composition, accuracy_before, accuracy_after, chosen_repair, refused
 FROM ordered AS o
 LEFT JOIN kinds USING (model, calibration, selector, removed)
 LEFT JOIN run_counts USING (model, calibration, selector, removed)
@@ -101,6 +102,7 @@ COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones 
 COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp; plans of one composition make models of one size. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before the first removal, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after the last removal, 0 to 1; null where not measured.';
+COMMENT ON COLUMN removal_order.chosen_repair IS 'Repair with which the selector chose the plan; none without one.';
 
 CREATE OR REPLACE VIEW removals AS
 WITH seen AS (

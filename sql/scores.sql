@@ -212,8 +212,9 @@ SELECT model, calibration, selector, removed, repair, healing,
     exp(avg(ln(value))) AS text_perplexity,
     exp(avg(ln(value))) * mean_stderr(value, stderr / value) AS text_perplexity_stderr,
     exp(avg(ln(base_value))) AS text_base,
-    exp(avg(ln(value / base_value))) AS text_ratio,
-    exp(avg(ln(value / base_value))) * mean_stderr(value, kept_stderr / kept) AS text_ratio_stderr,
+    -- a text that was ruined is not made up for by one that was helped
+    max(value / base_value) AS text_ratio,
+    arg_max_null(value / base_value * kept_stderr / kept, value / base_value) AS text_ratio_stderr,
     sum(n_samples) AS text_samples,
     coalesce(sum(n_samples) FILTER (is_joined), 0) AS text_blocks
 FROM scores JOIN joined USING (model, task) WHERE general_text GROUP BY ALL;
@@ -222,7 +223,7 @@ COMMENT ON COLUMN general_texts.texts IS 'The texts.';
 COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; for several texts the geometric mean.';
 COMMENT ON COLUMN general_texts.text_perplexity_stderr IS 'Standard error of text_perplexity.';
 COMMENT ON COLUMN general_texts.text_base IS 'The base model''s perplexity on the same texts.';
-COMMENT ON COLUMN general_texts.text_ratio IS 'text_perplexity / text_base: 1 = nothing lost.';
+COMMENT ON COLUMN general_texts.text_ratio IS 'Perplexity by that of the base model, of the text that suffers most: 1 = nothing lost.';
 COMMENT ON COLUMN general_texts.text_ratio_stderr IS 'Standard error of text_ratio, paired over documents where they are known.';
 COMMENT ON COLUMN general_texts.text_samples IS 'Samples of the texts: documents, or blocks of windows where documents are joined.';
 COMMENT ON COLUMN general_texts.text_blocks IS 'Those of them that are blocks.';

@@ -183,10 +183,9 @@ recipes AS (
         sum((k.kept_above_chance_stderr - k.kept_above_chance_luck) ** 2) AS variance_above_chance,
         avg(k.kept_above_chance_luck) AS kept_above_chance_luck,
         count(k.kept_above_chance_stderr) AS n_stderr_above_chance,
-        -- all of them read the same texts, and most share a timing, so these errors are correlated
-        exp(avg(ln(text_ratio))) AS text_ratio,
-        exp(avg(ln(text_ratio))) * joint_stderr(text_ratio, text_ratio_stderr / text_ratio) AS text_ratio_stderr,
+        max(text_ratio) AS text_ratio, arg_max_null(text_ratio_stderr, text_ratio) AS text_ratio_stderr,
         max(text_samples) AS text_samples, max(text_blocks) AS text_blocks, avg(parameters_ratio) AS parameters_ratio,
+        -- most of them share a timing, so these errors are correlated
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM applied JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k

@@ -120,3 +120,5 @@ CREATE OR REPLACE MACRO certain(ahead, stderr, step, tried) AS
 .read sql/layers.sql
 -- All that is known about a variant, and which one to take.
 .read sql/variants.sql
+-- How large and how fast variants are.
+.read sql/sizes.sql

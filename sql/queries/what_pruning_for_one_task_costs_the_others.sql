@@ -2,7 +2,9 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_for_one_task_costs_the_others.sql
 --
--- One row per plan without repair and benchmark task; own marks the task the plan was made for.
+-- One row per plan and benchmark task, with the repair with which the plan was chosen if that was
+-- measured on the task, else bare; own marks the task the plan was made for.
+-- repair, chosen_repair   of the variant, and with which the plan was chosen
 -- value, stderr           on n_samples test documents (a perplexity where metric says so: lower is
 --                         better)
 -- change, change_stderr   against the base model, in the unit of metric, paired over the documents
@@ -13,11 +15,19 @@
 -- certain                 whether other test documents would show a change of the same sign too,
 --                         for all tasks of the plan at once; null where the error is unknown
 -- chance                  accuracy of guessing, where known
--- Empty where no variant without repair was benchmarked.
-SELECT model, calibration, selector, removed, task, own, metric, higher_is_better, base_value, base_stderr, value, stderr,
+-- Empty where no variant without healing was benchmarked.
+WITH taken AS (
+    SELECT s.*, coalesce(chosen_repair, 'none') AS chosen_repair
+    FROM scores AS s
+    LEFT JOIN (SELECT model, calibration, selector, removed, chosen_repair FROM removal_order)
+        USING (model, calibration, selector, removed)
+    WHERE removed > 0 AND healing = 'none' AND repair IN ('none', coalesce(chosen_repair, 'none'))
+    QUALIFY row_number() OVER (PARTITION BY model, calibration, selector, removed, task
+        ORDER BY repair = coalesce(chosen_repair, 'none') DESC) = 1
+)
+SELECT model, calibration, selector, removed, repair, chosen_repair, task, own, metric, higher_is_better, base_value, base_stderr, value, stderr,
     change, change_stderr, paired, kept, kept_stderr, kept_reason, chance,
     certain(abs(change), change_stderr, abs(change) / n_samples, count(*) OVER plan) AS certain, n_samples
-FROM scores
-WHERE removed > 0 AND repair = 'none' AND healing = 'none'
+FROM taken
 WINDOW plan AS (PARTITION BY model, calibration, selector, removed)
 ORDER BY model, calibration, selector, removed, own DESC, task;

@@ -5,10 +5,12 @@
 -- One row per question: for a task, for all tasks in one model, for all by one recipe (a selector
 -- and a repair): the smallest variant that keeps what is asked for, or the nearest one where none
 -- does (kept_enough false). Variables say what is asked for: keep (0.95), general_text (any; at
--- most so many times the base model's perplexity), counted_from ('zero' or 'chance') and repairs
--- (any; a list): SET VARIABLE keep = 0.9.
+-- most so many times the base model's perplexity), counted_from ('zero' or 'chance') and allowed
+-- (any; a list of variants, by which the answer is restricted): SET VARIABLE keep = 0.9.
 -- share, certain       what is compared with `keep`; whether other test documents would show it
 --                      too, for all variants that answer the question at once
+-- n_needed             test documents that would decide whether it keeps enough, if it goes on as
+--                      on these; null where that is unknown
 -- place                rank among all that answer it: the smallest that keeps enough first; among
 --                      equally small ones those that are certain, then the one that is best on
 --                      general text, then the one that keeps most, then the one with less done to
@@ -32,6 +34,10 @@ counted AS (
 judged AS (
     SELECT * EXCLUDE (share_step, keep, text_at_most),
         certain(share - keep, share_stderr, share_step, n_tried) AS certain,
+        n_samples * CASE
+            WHEN share > keep THEN z_above(0.025 / n_tried) ** 2 * (share_stderr ** 2 + (share - keep) * share_step)
+            ELSE 1.959964 ** 2 * share_stderr ** 2
+        END / nullif(share - keep, 0) ** 2 AS n_needed,
         coalesce(share >= keep AND (text_at_most IS NULL OR text_ratio <= text_at_most), false) AS kept_enough
     FROM counted
 ),
@@ -54,6 +60,6 @@ tested AS (
     FROM (SELECT model, unnest(variants) AS variant FROM placed) GROUP BY ALL
 )
 SELECT * FROM placed JOIN asked USING (model, question, name) JOIN tested USING (model)
-WHERE getvariable('repairs') IS NULL OR list_contains(getvariable('repairs'), repair)
+WHERE getvariable('allowed') IS NULL OR list_has_all(getvariable('allowed'), variants)
 QUALIFY row_number() OVER (PARTITION BY model, question, name ORDER BY place) = 1
 ORDER BY model, question <> 'recipe', question <> 'model', name;

@@ -2,7 +2,11 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_selector_wins.sql
 --
--- One row per model, size, repair and pair of selectors, over the calibrations' own tasks.
+-- One row per model, size, repair and pair of selectors, over the calibrations' own tasks. Rows with
+-- repair `as chosen` compare selectors as they are meant: each plan with the repair with which its
+-- selector chose it. The others give both selectors the same repair.
+-- chosen_for, rival_chosen_for  the repair, if any, with which the selector chose its plans of this
+--                           size: in rows without repair they are bare, and not at their best
 -- winner                    the one that is better on the mean over tasks at 5 % (Holm over the
 --                           pairs); null if neither is
 -- difference                mean over tasks of selector minus rival, on n_samples test documents
@@ -21,12 +25,18 @@ WITH tasks AS (
         count(*) FILTER (p_holm >= 0.05) AS undecided,
         count(*) FILTER (metric <> 'nll') AS n_accuracies, avg(difference) FILTER (metric <> 'nll') AS mean_accuracy
     FROM comparisons WHERE task <> 'all' GROUP BY ALL
+),
+chosen AS (
+    SELECT model, selector, removed, string_agg(DISTINCT chosen_repair, ', ' ORDER BY chosen_repair) AS chosen_for
+    FROM removal_order WHERE chosen_repair <> 'none' GROUP BY ALL
 )
 SELECT t.model, t.removed, t.repair, t.healing, t.selector, t.rival,
     CASE WHEN c.p_holm < 0.05 THEN if(c.difference > 0, t.selector, t.rival) END AS winner,
     c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples,
-    n_accuracies, mean_accuracy
+    n_accuracies, mean_accuracy, s.chosen_for, o.chosen_for AS rival_chosen_for
 FROM tasks AS t
 LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, repair, healing, selector, rival)
-ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,
+LEFT JOIN chosen AS s ON s.model = t.model AND s.removed = t.removed AND s.selector = t.selector
+LEFT JOIN chosen AS o ON o.model = t.model AND o.removed = t.removed AND o.selector = t.rival
+ORDER BY t.model, t.repair <> 'as chosen', t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,
     t.selector <> 'accuracy', t.selector, t.rival, t.removed;

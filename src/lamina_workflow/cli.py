@@ -343,8 +343,10 @@ def push(
 
 
 def _variant_of(text: str) -> str:
-    """The variant that a user names."""
-    return text
+    """The variant that a user names, or whose handle the report gives."""
+    from lamina_workflow.study.handles import resolve_variant
+
+    return resolve_variant(text)
 
 
 def _export(variant: str, configuration: Path | None, form: str, shard: str, cores: str) -> Path:

@@ -43,6 +43,14 @@ PATCH: Row = {
     "effective_rank": 1.8,
 }
 
+LAYER_SIZE: Row = {
+    "attention_parameters": 16_000,
+    "mlp_parameters": 30_000,
+    "other_parameters": 100,
+    "active_mlp_parameters": 30_000,
+    "kind": 0,
+}
+
 
 def write_tables(folder: Path, **rows_by_table: list[Row]) -> list[Path]:
     """Write all tables of a run, those without rows empty, and return their files."""
@@ -121,6 +129,8 @@ class PlausibleStudy:
     def add_model(self, model: str, checkpoint: Row) -> None:
         """Rows of everything that a study measures of one model."""
         self.rows["models"].append({**checkpoint, **model_row(model, self.n_layers)})
+        for layer in range(self.n_layers):
+            self.rows["layer_sizes"].append({"model": model, "layer": layer, **LAYER_SIZE})
         tasks = [f"microworld_{calibration}" for calibration in self.calibrations]
         difficulty_by_task = {task: self.rng.random(self.n_test) for task in tasks}
         accuracy_by_task = {task: self.rng.uniform(0.75, 0.98) for task in tasks}
@@ -293,6 +303,8 @@ class PlausibleStudy:
             repairs_and_healings += [("none", "lora"), ("ghost", "lora")]
         for repair, healing in repairs_and_healings:
             variant_key = {**plan_key, "repair": repair, "healing": healing}
+            handle = f"A{len(self.rows['handles'])}"
+            self.rows["handles"].append({"handle": handle, **variant_key})
             self.add_variant(variant_key, base_model, lost_per_layer)
 
             n_runs = sum(layer_index - 1 not in removed_layers for layer_index in removed_layers)
@@ -576,6 +588,9 @@ def model_row(model: str, n_layers: int) -> Row:
         "vocabulary": 300,
         "parameters": 640_000,
         "weights_bytes": 2_560_000,
+        "head_parameters": 19_200,
+        "decoder": "llama",
+        "runs_code_in_vllm": True,
         "dtype": "float32",
         "source": "resources/reference",
         "weights_sha256": "ab" * 32,

@@ -155,6 +155,21 @@ def test_sizes_are_those_of_the_loaded_model(folder: Path) -> None:
     assert manifest["parameters"] == count_parameters(model)
     assert manifest["weights_bytes"] == 4 * count_parameters(model)
     assert manifest["layer_parameters"] == count_parameters(model.model.layers) // 5
+    for layer, counted in zip(model.model.layers, manifest["layers"], strict=True):
+        assert counted == {
+            "attention_parameters": count_parameters(layer.self_attn),
+            "mlp_parameters": count_parameters(layer.mlp),
+            "active_mlp_parameters": count_parameters(layer.mlp),
+            "other_parameters": count_parameters(layer.input_layernorm)
+            + count_parameters(layer.post_attention_layernorm),
+            "kind": 0,
+        }
+    assert manifest["head_parameters"] == count_parameters(model.lm_head)
+
+
+def test_the_type_behind_auto_is_named(folder: Path) -> None:
+    assert describe(folder)["dtype"] == "auto"
+    assert describe(folder)["loaded_dtype"] == "float32"
 
 
 def test_the_share_of_attention_counts_parameters_and_bytes_read_per_token(folder: Path) -> None:

@@ -8,6 +8,8 @@ from tests.pipeline.project import Project
 VARIANT = "model, calibration, selector, removed, repair, healing"
 GRAINS = {
     "models": "model",
+    "layer_sizes": "model, layer",
+    "handles": "handle",
     "calibrations": "model, calibration",
     "activations": "model, calibration, layer, span",
     "sweeps": "model, calibration, selector, removed, unit, sample",

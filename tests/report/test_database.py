@@ -431,6 +431,7 @@ def test_plans_are_gathered_with_refusals(tmp_path):
         accuracy_before=[0.9, 0.8],
         accuracy_after=[0.8, 0.7],
         refused=None,
+        choice={"member": "block", "repair": "ghost"},
     )
     refused = dict(
         units=[],
@@ -438,6 +439,7 @@ def test_plans_are_gathered_with_refusals(tmp_path):
         accuracy_before=None,
         accuracy_after=None,
         refused="take more samples",
+        choice={},
     )
     measured_file = tmp_path / "measured.json"
     measured_file.write_text(json.dumps(plan | measured))
@@ -453,6 +455,7 @@ def test_plans_are_gathered_with_refusals(tmp_path):
     ]
     assert rows[1]["accuracy_after"] == 0.7
     assert rows[2]["refused"] == "take more samples"
+    assert [row["repair"] for row in rows] == ["ghost", "ghost", "none"]
 
 
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):

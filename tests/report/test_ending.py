@@ -1,6 +1,7 @@
 """The last lines of a run, against the tables that they were made from."""
 
 import io
+import re
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -28,10 +29,13 @@ def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> N
     assert variant.removed > 0
     assert " % of " in best_line
     assert "documents) without" in best_line
+    assert re.search(r" \(A\d+\) keeps ", best_line)
+    assert "test questions" in best_line
     assert "±" in best_line
+    handle = best_line.split("(")[1].split(")")[0]
     assert commands == [
-        f"take it       lamina export {variant}",
-        f"try it        lamina chat {variant}",
+        f"take it       lamina export {handle}",
+        f"try it        lamina chat {handle}",
         f'load it       lamina.load("{variant}")',
     ]
     assert report_line.endswith("report.html")
@@ -76,7 +80,7 @@ def test_a_small_study_ends_in_a_table_of_its_variants(tmp_path: Path) -> None:
     variant_lines = [line for line in lines if "removed=1" in line]
     assert len(variant_lines) == 10
     for line in variant_lines:
-        assert line.split()[1] == "5"  # layers
+        assert line.split()[2] == "5"  # layers, after the handle and the name
         assert " ± " in line
         assert " 60 " in line  # test questions
     assert any(f"{timed[0]['tokens_per_second']:.3g}, " in line for line in variant_lines)

@@ -1,5 +1,6 @@
 """Which model the report names: against plain loops, and on planted documents against numpy."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina_workflow.report import database, explorer
+from lamina.store import parquet
+from lamina_workflow.report import database, explorer, recommendation
 from lamina_workflow.report.answers import query_rows, recommendations
 from tests.given.planted_tables import (
     connect_planted_tables,
@@ -186,3 +188,109 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path, n_others, c
     assert card["kept_stderr"] == pytest.approx(stderr)
     assert (n_stderrs > norm.isf(0.025 / card["n_tried"])) == certain
     assert card["certain"] is certain
+    n_needed = 800 * norm.isf(0.025 / card["n_tried"]) ** 2 / n_stderrs**2
+    assert card["n_needed"] == pytest.approx(n_needed, rel=1e-3)
+    verdict = recommendation.judge(card, 0.95, None)
+    assert verdict.is_significant is certain
+    assert ("cannot decide" in verdict.text) is not certain
+
+
+def verdict_on(tmp_path: Path, n_lost: int, n_documents: int, keep: float) -> str:
+    """The verdict on one variant that answers so many of the base model's right answers wrongly."""
+    rng = np.random.default_rng(3)
+    base = (rng.random(n_documents) < 0.9).astype(float)
+    pruned = base.copy()
+    pruned[np.flatnonzero(base)[:n_lost]] = 0.0
+    run = connect_planted_tables(
+        tmp_path,
+        {"t": base},
+        [(variant_key("c"), {"t": pruned})],
+        [dict(calibration="c", source="t")],
+    )
+    [card] = recommendations(run, keep, None)
+    return recommendation.judge(card, keep, None).text
+
+
+def test_a_verdict_says_how_many_questions_would_decide(tmp_path: Path) -> None:
+    """With so many questions, and as many of them lost, the verdict is another one."""
+    few = verdict_on(tmp_path / "few", n_lost=2, n_documents=100, keep=0.95)
+
+    advice = re.search(r"100 test questions cannot decide .* ask about ([\d,]+)", few)
+    assert advice
+    factor = int(advice[1].replace(",", "")) * 1.2 / 100
+    enough = verdict_on(tmp_path / "enough", round(2 * factor), round(100 * factor), keep=0.95)
+    assert "show that it keeps at least 95 %" in enough
+
+
+def test_a_variant_that_keeps_significantly_less_is_said_to(tmp_path: Path) -> None:
+    assert "show that it keeps less than 95 %" in verdict_on(tmp_path, 150, 400, 0.95)
+
+
+def test_a_ruined_text_is_not_made_up_for_by_one_that_was_helped(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    answers = (rng.random(300) < 0.9).astype(float)
+    losses = rng.normal(2.0, 0.1, 80)
+    base = {"t": answers, "text_a": losses, "text_b": losses}
+    pruned = {"t": answers, "text_a": losses - 0.5, "text_b": losses + 0.5}
+    run = connect_planted_tables(
+        tmp_path, base, [(variant_key("c"), pruned)], [dict(calibration="c", source="t")]
+    )
+
+    [card] = recommendations(run, 0.95, 1.25)
+
+    assert card["text_ratio"] == pytest.approx(np.exp(0.5))
+    assert not card["kept_enough"]
+    assert "perplexity of general text is 1.65 times" in recommendation.judge(card, 0.95, 1.25).text
+
+
+def test_sizes_are_counted_from_layers_and_patches(tmp_path: Path) -> None:
+    """Of twelve layers, two lose their MLP and one goes whole; a patch adds 4,096 parameters."""
+    answers = np.ones(50)
+    layer_sizes = [
+        {
+            "model": "m",
+            "layer": layer,
+            "attention_parameters": 1_000,
+            "mlp_parameters": 8_000,
+            "other_parameters": 10,
+            "active_mlp_parameters": 2_000,
+            "kind": layer % 2,
+        }
+        for layer in range(12)
+    ]
+    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1}
+    units = [{**plan, "unit": unit, "position": 1} for unit in ("3.mlp", "5", "7.mlp")]
+    key = variant_key("c", repair="ghost")
+    connect_planted_tables(
+        tmp_path,
+        {"t": answers},
+        [(key, {"t": answers})],
+        [dict(calibration="c", source="t")],
+        layer_sizes=layer_sizes,
+        plans=units,
+        patches=[{**key, "boundary": "5-6", "parameters": 4_096}],
+    ).close()
+    model = {
+        "model": "m",
+        "n_layers": 12,
+        "parameters": 150_000,
+        "weights_bytes": 300_000,
+        "head_parameters": 20_000,
+        "decoder": "gemma3_text",
+        "runs_code_in_vllm": True,
+    }
+    parquet.write_table(tmp_path / "models.parquet", parquet.from_rows("models", [model]))
+    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+        [sizes] = query_rows(connection, "FROM variant_sizes WHERE removed > 0")
+        runtimes = recommendation.find_runtimes(connection, ["none"])
+
+    n_parameters = 150_000 - 9_010 - 2 * 8_000 + 4_096
+    n_read = 20_000 + 12 * 3_010
+    assert sizes["parameters"] == n_parameters
+    assert sizes["weights_bytes"] == 2 * n_parameters
+    assert sizes["base_parameters"] == 150_000
+    assert sizes["estimated_speed_ratio"] == pytest.approx(
+        n_read / (n_read - 3_010 - 2 * 2_000 + 4_096)
+    )
+    assert sizes["tokens_per_second"] is None
+    assert runtimes == {"m/c/s/removed=1/ghost/none": ("vllm",)}

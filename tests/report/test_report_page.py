@@ -81,8 +81,8 @@ LAST_POINT = """(() => {
     const box = point.getBoundingClientRect();
     return [box.x + box.width / 2, box.y + box.height / 2];
 })()"""
-NINTH_COLUMN = """
-    [...document.querySelectorAll("#table tbody tr:not([hidden]) td:nth-child(9)")]
+KEPT_COLUMN = """
+    [...document.querySelectorAll("#table tbody tr:not([hidden]) td:nth-child(10)")]
     .map(cell => cell.dataset.value)"""
 SET_CONTROL = """(() => {{
     const control = document.getElementById("choose").elements["{name}"];
@@ -213,8 +213,8 @@ def test_a_click_on_a_row_marks_its_point(page):
 @in_browser
 def test_the_table_is_sorted_and_downloaded_as_shown(page, tmp_path):
     set_controls(page, selector="cosine")
-    page.run('document.querySelector("#table thead th:nth-child(9)").click()')
-    cells = page.run(NINTH_COLUMN)
+    page.run('document.querySelector("#table thead th:nth-child(10)").click()')
+    cells = page.run(KEPT_COLUMN)
     page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     page.run('document.getElementById("download").click()')
     page.until(lambda: list(tmp_path.glob("*.csv")))
@@ -223,7 +223,7 @@ def test_the_table_is_sorted_and_downloaded_as_shown(page, tmp_path):
     assert len(numbers) > 5
     assert numbers == sorted(numbers)
     lines = (tmp_path / "variants.csv").read_text(encoding="utf-8-sig").splitlines()
-    assert lines[0].startswith("model,calibration,selector,removed")
+    assert lines[0].startswith("handle,model,calibration,selector,removed")
     assert len(lines) == 1 + len(cells)
 
 
@@ -297,7 +297,7 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(report_fi
 
     assert len(facts) > 10
     for name, text in facts:
-        if name in ("saves", "loads") or "too noisy to say" in text:
+        if name in ("size", "loads") or "too noisy to say" in text:
             continue
         assert re.search(r"±|\[.*, .*\]", text), (name, text)
         assert re.search(r"n = \d", text), (name, text)
@@ -314,20 +314,20 @@ def render_cards(
 def split_cards(html: str) -> list[str]:
     """The cards of recommended models that can be exported."""
     cards = re.findall(r"<article.*?</article>", html, re.DOTALL)
-    return [card for card in cards if "make export" in card]
+    return [card for card in cards if "lamina export" in card]
 
 
 @pytest.mark.parametrize(
     ("facts", "option"),
-    [({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")],
+    [({"configuration": "config/mine.yaml"}, " config/mine.yaml"), ({}, "")],
 )
 def test_a_card_has_the_command_that_exports_its_model(two_models, facts, option):
     html = render_cards(two_models, facts)
 
-    commands = re.findall(r"<code>make export (.*?)</code>", html)
+    commands = re.findall(r"<code>lamina export (.*?)</code>", html)
     assert commands
     for command in commands:
-        assert re.match(rf"{re.escape(option)}VARIANT=[ab]/", command)
+        assert re.fullmatch(rf"A\d+{re.escape(option)}", command)
 
 
 def test_a_card_says_which_layers_to_remove(two_models):
@@ -351,7 +351,7 @@ def test_a_card_says_how_its_model_loads(two_models):
             assert "wherever the base model does" in card
 
 
-def test_a_card_says_that_removed_mlps_save_nothing_in_a_stock_export(two_models, tmp_path):
+def test_a_card_says_that_a_stock_export_keeps_removed_mlps(two_models, tmp_path):
     folder = Path(shutil.copytree(two_models, tmp_path / "mlps"))
     plans = parquet.read_table(folder / "plans.parquet").to_pylist()
     for row in plans:
@@ -359,17 +359,30 @@ def test_a_card_says_that_removed_mlps_save_nothing_in_a_stock_export(two_models
             row["unit"] += ".mlp"
     parquet.write_table(folder / "plans.parquet", parquet.from_rows("plans", plans))
 
-    without_repairs: dict[str, dict[str, str]] = {"stock": {}}
+    folded = {"stock": {"ghost": "stock"}}
 
-    page_of_layers = render_cards(two_models, names=without_repairs)
-    page_of_mlps = render_cards(folder, names=without_repairs)
+    page_of_layers = render_cards(two_models, names=folded)
+    page_of_mlps = render_cards(folder, names=folded)
 
-    of_layers = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page_of_layers)
-    of_mlps = re.findall(r"<dt>saves</dt><dd>(.*?)</dd>", page_of_mlps)
+    of_layers = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_layers)
+    of_mlps = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_mlps)
     assert of_layers
     assert of_mlps
-    assert not any("nothing in a stock export" in text for text in of_layers)
-    assert all(text.count("nothing in a stock export") == 1 for text in of_mlps)
+    assert not any("a stock export keeps removed sub-layers" in text for text in of_layers)
+    assert all(text.count("a stock export keeps removed sub-layers") == 1 for text in of_mlps)
+
+
+def test_what_is_recommended_loads_in_the_program_that_is_asked_for(two_models):
+    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
+
+    html = render_report(connection, [], TEMPLATE, {}, 0.5, None, NAMES, must_load="llama.cpp")
+
+    cards = split_cards(html)
+    assert cards
+    for card in cards:
+        assert "ghost" not in card
+        assert "llama.cpp" in card
+    assert "and that loads in llama.cpp" in html
 
 
 def test_the_page_says_where_the_model_wrote_the_answers_itself(two_models, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lamina.errors import LaminaError
 from lamina.models.units import donor_of
 from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
+from lamina.variant import Variant
 from lamina_workflow.stages.report import GatherTable
 
 Rows = Iterator[dict[str, Any]]
@@ -23,7 +25,23 @@ def model_rows(job: GatherTable) -> Rows:
     columns = parquet.schema_of("models").names
     for path in map(Path, job.parts):
         manifest = checksum.read_json(path)
-        yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
+        row = {name: manifest.get(name) for name in columns}
+        row["model"] = path.parent.name
+        row["dtype"] = manifest["loaded_dtype"]
+        yield row
+
+
+def layer_rows(job: GatherTable) -> Rows:
+    """A row for each layer in the manifests."""
+    for path in map(Path, job.parts):
+        for index, layer in enumerate(checksum.read_json(path)["layers"]):
+            yield {"model": path.parent.name, "layer": index, **layer}
+
+
+def handle_rows(job: GatherTable) -> Rows:
+    """A row for each variant of the studies."""
+    for handle, name in job.handles.items():
+        yield {"handle": handle, **asdict(Variant.parse(name))}
 
 
 def calibration_rows(job: GatherTable) -> Rows:
@@ -52,6 +70,7 @@ def plan_rows(job: GatherTable) -> Rows:
         plan = checksum.read_json(path)
         keys = {name: plan[name] for name in SELECTION_KEYS}
         keys["replicate_of"] = job.groups.get(plan["selector"])
+        keys["repair"] = plan["choice"].get("repair") or job.repairs.get(plan["selector"], "none")
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
         not_measured = [None] * len(plan["units"])
@@ -82,6 +101,8 @@ def shared_document_rows(job: GatherTable) -> Rows:
 # Tables whose parts are no Parquet files of the table.
 READERS = {
     "models": model_rows,
+    "layer_sizes": layer_rows,
+    "handles": handle_rows,
     "calibrations": calibration_rows,
     "plans": plan_rows,
     "shared_documents": shared_document_rows,

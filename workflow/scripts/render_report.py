@@ -9,7 +9,8 @@ from lamina_workflow.report import database
 from lamina_workflow.report.page import render_report
 from lamina_workflow.stages.report import RenderReport
 
-REPEATED_VIEWS = ("against_base", "repairs", "variants", "answers")  # many questions read them
+# Many questions read these.
+REPEATED_VIEWS = ("against_base", "repairs", "variants", "variant_sizes", "answers")
 
 if __name__ == "__main__":
     with run_script(snakemake):
@@ -29,5 +30,6 @@ if __name__ == "__main__":
             names=job.names,
             counted_from=job.report.counted_from,
             sizes=job.sizes,
+            must_load=job.report.must_load,
         )
         parquet.write_text(job.output, page)

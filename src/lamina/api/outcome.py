@@ -73,7 +73,8 @@ def evaluate(
     for pruned in variants:
         calibrations |= pruned.calibrations
 
-    for name, entry in [*entries.tasks.items(), *entries.perplexity.items()]:
+    entry_by_name: dict[str, TaskEntry | TextEntry] = {**entries.tasks, **entries.perplexity}
+    for name, entry in entry_by_name.items():
         _check_calibrations(name, entry, list(calibrations.values()))
     benchmark_rows: list[dict[str, Any]] = []
     sample_rows: list[dict[str, Any]] = []

@@ -24,7 +24,8 @@ _WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 
 _LOADED_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a number
-_FLOATING_TYPES = ("F64", "F32", "F16", "BF16")
+# Types of floating point numbers by their names in safetensors.
+_FLOATING_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 _CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _MOST_LAYERS = 10_000
@@ -274,7 +275,7 @@ def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Te
 
     For `auto`, the type is that of config.json, or else that of most stored numbers.
     """
-    stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    stated = _stated_dtype(config)
     n_numbers = Counter[int]()
     for tensor in tensors.values():
         bits = re.match(r"[A-Z]+(\d+)", tensor.dtype)
@@ -282,6 +283,24 @@ def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Te
     # A width of one byte or less is that of quantised weights or masks.
     most_common = max(n_numbers, key=lambda width: (width > 1, n_numbers[width]), default=4)
     return _LOADED_WIDTHS.get(dtype) or _LOADED_WIDTHS.get(stated) or most_common
+
+
+def loaded_dtype(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, TensorHeader]) -> str:
+    """The type that weights are loaded in as `dtype`, with the type behind `auto`."""
+    if dtype != "auto":
+        return dtype
+    stated = _stated_dtype(config)
+    if stated in _LOADED_WIDTHS:
+        return stated
+    n_numbers = Counter[str]()
+    for tensor in tensors.values():
+        if tensor.dtype in _FLOATING_TYPES:
+            n_numbers[_FLOATING_TYPES[tensor.dtype]] += prod(tensor.shape)
+    return max(n_numbers, key=n_numbers.__getitem__, default="float32")
+
+
+def _stated_dtype(config: Mapping[str, Any]) -> str:
+    return str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
 
 
 def stated_context(settings: Mapping[str, Any]) -> int | None:

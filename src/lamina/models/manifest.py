@@ -116,8 +116,13 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         family: the `model_type` of its config.json
         parameters
         layer_parameters: of one layer, on average, that one token meets
+        layers: of each layer, the columns of table `layer_sizes`
+        head_parameters: of the matrix that gives the logits
         attention_share: of attention in the sub-layers of its layers, by cost
         weights_bytes: of the model as it is loaded
+        loaded_dtype: of the weights as they are loaded
+        decoder: the `model_type` of the decoder, which in a model of images and text is another
+        runs_code_in_vllm: whether vLLM can run an export with code
         dtype, trust_remote_code, and how prompts are written: as in the entry
         series, step: only for a checkpoint of a training
 
@@ -125,6 +130,9 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     or judged, code is present but not allowed, or the number of layers or the family is not what
     the entry says.
     """
+    from lamina.models.export.runtimes import explain_vllm_obstacle
+    from lamina.models.structure import text_config
+
     where = f"models.{name}.source"
     settings = checkpoint.read_settings(folder, where, entry.source)
     _check_code_allowed(name, entry, folder, settings)
@@ -156,8 +164,13 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "family": settings.get("model_type"),
         "parameters": n_parameters,
         "layer_parameters": counted.layer_parameters,
+        "layers": _describe_layers(model, counted),
+        "head_parameters": counted.head,
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
+        "loaded_dtype": checkpoint.loaded_dtype(entry.dtype, decoder, tensors),
+        "decoder": text_config(model).model_type,
+        "runs_code_in_vllm": not explain_vllm_obstacle(model),
     }
     for key in _COPIED_SETTINGS:
         manifest[key] = getattr(entry, key)
@@ -165,6 +178,16 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         manifest["series"] = entry.series
         manifest["step"] = entry.step
     return manifest
+
+
+def _describe_layers(model: "PreTrainedModel", counted: sizes.Sizes) -> list[dict[str, int]]:
+    """Of each layer, its parameters, and the first layer of its kind."""
+    from lamina.models.cutting import kinds_by_layer
+    from lamina.models.structure import text_config
+
+    described = counted.describe_layers()
+    kinds = kinds_by_layer(text_config(model), len(described))
+    return [{**layer, "kind": kind} for layer, kind in zip(described, kinds, strict=True)]
 
 
 def _check_code_allowed(name: str, entry: Model, folder: Path, settings: Mapping[str, Any]) -> None:

@@ -93,6 +93,20 @@ class Sizes:
         """Parameters of one layer, on average, that one token meets: those of chosen experts."""
         return round(sum(sum(layer) for layer in self.active_parameters)) // len(self.parameters)
 
+    def describe_layers(self) -> list[dict[str, int]]:
+        """The parameters of each layer, by the columns of table `layer_sizes`."""
+        described: list[dict[str, int]] = []
+        for layer, active_layer in zip(self.parameters, self.active_parameters, strict=True):
+            described.append(
+                {
+                    "attention_parameters": round(layer.attention),
+                    "mlp_parameters": round(layer.mlp),
+                    "other_parameters": round(layer.norm),
+                    "active_mlp_parameters": round(active_layer.mlp),
+                }
+            )
+        return described
+
     def share(self, cost: Any) -> float:
         """The share of attention in a layer, by a selector's `cost`.
 

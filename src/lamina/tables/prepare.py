@@ -12,11 +12,17 @@ MODELS = Table(
         "vocabulary": Column("int64", "Number of token ids."),
         "parameters": Column("int64", "Number of parameters in the weight files (tied ones once)."),
         "weights_bytes": Column("int64", "Size of the weights as they are loaded, in bytes."),
-        "dtype": Column(
-            "string",
-            "Floating point type to load the weights in, as configured; auto takes that of the "
-            "files.",
+        "head_parameters": Column(
+            "int64",
+            "Those of them that give the logits, which every token reads. Null in tables of "
+            "earlier versions, as the next two.",
         ),
+        "decoder": Column(
+            "string",
+            "model_type of the decoder, which in a model of images and text is another one.",
+        ),
+        "runs_code_in_vllm": Column("bool", "Whether vLLM can run an export with code."),
+        "dtype": Column("string", "Floating point type of the weights as they are loaded."),
         "source": Column("string", "Local folder or hub id."),
         "revision": Column("string", "Revision of a hub model; null for a local folder."),
         "weights_sha256": Column(
@@ -30,6 +36,25 @@ MODELS = Table(
         "step": Column(
             "int64",
             "How far that training was, in its steps or tokens; null for a model by itself.",
+        ),
+    },
+)
+
+LAYER_SIZES = Table(
+    grain="One row per model and layer: its parameters by what can be removed, and its kind.",
+    columns={
+        **MODEL_KEYS,
+        "layer": Column("int64", "Index of the layer, from 0."),
+        "attention_parameters": Column("int64", "Parameters of its attention."),
+        "mlp_parameters": Column("int64", "Parameters of its MLP, of all experts."),
+        "other_parameters": Column("int64", "Its other parameters, those of norms."),
+        "active_mlp_parameters": Column(
+            "int64", "Parameters of its MLP that one token goes through: of chosen experts."
+        ),
+        "kind": Column(
+            "int64",
+            "First layer of the same kind: full or sliding attention, positions, experts. 0 for "
+            "all layers of a model whose layers are alike.",
         ),
     },
 )

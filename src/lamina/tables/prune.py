@@ -32,6 +32,11 @@ PLANS = Table(
             "selector has a repair in the loop; null where not measured.",
         ),
         "accuracy_after": Column("double", "The same after the unit went."),
+        "repair": Column(
+            "string",
+            "Repair with which the plan was chosen: the one that won in a portfolio, or the "
+            "selector's repair in the loop; none without one. Null in tables of earlier versions.",
+        ),
         "replicate_of": Column(
             "string",
             "Label that the selector shares with its replicates, its `group`; null without.",

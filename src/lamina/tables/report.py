@@ -1,6 +1,6 @@
 """The tables that are computed from other tables, and the jobs of a run."""
 
-from lamina.tables.columns import CALIBRATION_KEYS, MODEL_KEYS, Column, Table
+from lamina.tables.columns import CALIBRATION_KEYS, MODEL_KEYS, VARIANT_KEYS, Column, Table
 
 AGREEMENTS = Table(
     grain=(
@@ -86,6 +86,21 @@ DISSOCIATIONS = Table(
     },
 )
 
+HANDLES = Table(
+    grain=(
+        "One row per variant of the studies: a short name, which `lamina export` takes. It holds "
+        "for this configuration."
+    ),
+    columns={
+        "handle": Column(
+            "string",
+            "Letters of the model, calibration and selector, the number of removed units, and a "
+            "letter of repair and healing if there are any: A3, A3b.",
+        ),
+        **VARIANT_KEYS,
+    },
+)
+
 COMPARISONS = Table(
     grain=(
         "One row per pair of selectors, size, repair and own benchmark task, by the task's main "
@@ -109,7 +124,12 @@ COMPARISONS = Table(
             "whatever the tasks call it.",
         ),
         "removed": Column("int64", "Number of units that both variants lack."),
-        "repair": Column("string", "Repair of both variants; none without one."),
+        "repair": Column(
+            "string",
+            "Repair of both variants; none without one. `as chosen`: each plan with the repair "
+            "with which its selector chose it (`repair` of table plans), if any plan of the size "
+            "was chosen with one.",
+        ),
         "healing": Column("string", "Healing of both variants; none without one."),
         "selector": Column(
             "string",

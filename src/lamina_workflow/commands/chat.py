@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -87,10 +87,11 @@ def write_reply(
         )
     start_time = time.perf_counter()
     with torch.inference_mode(), likeliest_tokens(model):
-        token_ids = model.generate(**encoded, max_new_tokens=most_tokens, do_sample=False)
+        generator: Any = model
+        token_ids = generator.generate(**encoded, max_new_tokens=most_tokens, do_sample=False)
     written_ids = token_ids[0, n_prompt_tokens:].tolist()  # waits for the device
     seconds = time.perf_counter() - start_time
-    text = tokenizer.decode(written_ids, skip_special_tokens=True)
+    text = str(tokenizer.decode(written_ids, skip_special_tokens=True))
     return Reply(text, len(written_ids), seconds)
 
 
@@ -98,12 +99,14 @@ def _encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> BatchEnco
     """The prompt in the chat template of the tokenizer, or as it is where there is none."""
     if not tokenizer.chat_template:
         return tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
-    return tokenizer.apply_chat_template(
+    encoded = tokenizer.apply_chat_template(
         [{"role": "user", "content": prompt}],
         add_generation_prompt=True,
         return_tensors="pt",
         return_dict=True,
     )
+    assert isinstance(encoded, BatchEncoding)  # as `return_dict` asks for
+    return encoded
 
 
 def chat(name: str, prompt: str | None, most_tokens: int, results: Path) -> None:

@@ -19,6 +19,7 @@ from lamina.data.overlap import (
 )
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
+from lamina.evaluation.assembly import read_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.loading import find_by_name
@@ -77,7 +78,10 @@ def judge_variant(name: str, questions: Path, results: Path) -> Judgement:
     score = TaskBenchmark(task, base, load_tokenizer(named.manifest), style=style).score
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Unfinished(f"{file}.unfinished", digest)
-    _, sample_rows = measure_variants(base, files_by_variant, score, unfinished)
+    variants = [
+        (measured, read_parts(measured, files)) for measured, files in files_by_variant.items()
+    ]
+    _, sample_rows = measure_variants(base, variants, score, unfinished)
 
     measured_metrics = {row["metric"] for row in sample_rows}
     metric = next(metric for metric in METRICS if metric in measured_metrics)

@@ -80,6 +80,13 @@ class Report(Entry):
         ge=1,
     )
 
+    must_load: Literal["transformers", "vllm", "llama.cpp"] | None = option(
+        "Program that must load what is recommended: `transformers` (without code of the export), "
+        "`vllm` or `llama.cpp`. `null` allows anything; the report then also says what is best "
+        "among variants that load everywhere.",
+        None,
+    )
+
 
 class Configuration(Entry):
     """Named things, and the studies that combine them."""

@@ -36,7 +36,7 @@ def recommendations(
     keep: float,
     general_text: float | None,
     counted_from: str = "zero",
-    repairs: list[str] | None = None,
+    allowed: list[str] | None = None,
 ) -> list[dict[str, Any]]:
     """The smallest variant that keeps enough: one for each task, and over all of them.
 
@@ -46,7 +46,7 @@ def recommendations(
     general_text: highest perplexity of general text, as a multiple of the base model's; None allows
         anything
     counted_from: `zero`, or `chance`: what the share is counted from
-    repairs: those that may be recommended, `none` for variants without one; None allows all
+    allowed: names of the variants that may be recommended; None allows all
     """
     return answer_question(
         connection,
@@ -54,7 +54,7 @@ def recommendations(
         keep=keep,
         general_text=general_text,
         counted_from=counted_from,
-        repairs=repairs,
+        allowed=allowed,
     )
 
 

@@ -5,7 +5,7 @@
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
+from lamina_workflow.report.recommendation import judge, read_handles
 from lamina_workflow.report.variant_table import print_variants
 
 DEFAULT_REPORT = Report()
@@ -45,12 +46,13 @@ def summarise_run(
         recommended = recommendations(
             connection, wanted.keep, wanted.general_text, wanted.counted_from
         )
+        handles = read_handles(connection)
         layer_lines = _describe_layers(connection)
     if recommended or not layer_lines:
         best_row = _choose_best(recommended)
-        first_lines = [f"best variant  {_describe_best(best_row, wanted)}"]
+        first_lines = [f"best variant  {_describe_best(best_row, wanted, handles)}"]
         if best_row is not None:
-            first_lines += _list_commands(best_row["variants"][0], configuration)
+            first_lines += _list_commands(best_row["variants"][0], handles, configuration)
     else:
         first_lines = layer_lines
     return [
@@ -77,7 +79,9 @@ def _choose_best(recommended: Sequence[dict[str, Any]]) -> dict[str, Any] | None
     )
 
 
-def _describe_best(best_row: dict[str, Any] | None, wanted: Report) -> str:
+def _describe_best(
+    best_row: dict[str, Any] | None, wanted: Report, handles: Mapping[str, str]
+) -> str:
     enough = f"{100 * wanted.keep:g} %"
     if best_row is None:
         return f"none keeps {enough} of its calibration's task"
@@ -87,20 +91,22 @@ def _describe_best(best_row: dict[str, Any] | None, wanted: Report) -> str:
     if best_row["component"] != "layer":
         unit_words = "sub-layers (attentions and MLPs)"
     few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
-    doubt = "" if best_row["certain"] else f", perhaps less than {enough}"
+    name = best_row["variants"][0]
+    handle = f" ({handles[name]})" if name in handles else ""
     return (
-        f"{best_row['variants'][0]} keeps "
+        f"{name}{handle} keeps "
         f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
         f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
-        f"{unit_words}{doubt}"
+        f"{unit_words}. {judge(best_row, wanted.keep, wanted.general_text).text}"
     )
 
 
-def _list_commands(variant: str, configuration: str) -> list[str]:
+def _list_commands(variant: str, handles: Mapping[str, str], configuration: str) -> list[str]:
     """How to take a variant away, try it and load it."""
+    name = handles.get(variant, variant)
     return [
-        f"take it       lamina export {variant}{configuration}",
-        f"try it        lamina chat {variant}",
+        f"take it       lamina export {name}{configuration}",
+        f"try it        lamina chat {name}",
         f'load it       lamina.load("{variant}")',
     ]
 

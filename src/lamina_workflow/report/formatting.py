@@ -56,6 +56,23 @@ def format_time_ratio(ratio: float | None, stderr: float | None, repeats: int | 
     return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
+def format_speed_ratio(ratio: float, stderr: float | None, repeats: int | None) -> str:
+    """How many times faster, with its 95 % interval."""
+    if stderr is None or repeats is None or repeats < 2:
+        return f"× {ratio:.2f}"
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    if high > NOISY * low:
+        return "too noisy to compare"
+    return f"× {ratio:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Bytes as MB or GB."""
+    if n_bytes >= 1e9:
+        return f"{n_bytes / 1e9:,.2f} GB"
+    return f"{n_bytes / 1e6:,.1f} MB"
+
+
 def differs_from_one(ratio: float, stderr: float | None, repeats: int | None) -> bool:
     """Whether the 95 % interval of a ratio of times excludes 1."""
     if stderr is None or repeats is None or repeats < 2:
@@ -116,6 +133,7 @@ FILTERS = (
     count_text_samples,
     describe_removal,
     differs_from_one,
+    format_bytes,
     format_decimal,
     format_measurement,
     format_percent,

@@ -13,15 +13,17 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
+from lamina.models.export.runtimes import RUNTIMES
 from lamina.options.metrics import METRICS
 from lamina_workflow.report import answers, explorer, summary
 from lamina_workflow.report.answers import answer_question, group_rows, query_rows
 from lamina_workflow.report.formatting import FILTERS
 from lamina_workflow.report.inline_svg import read_figures
+from lamina_workflow.report.recommendation import RUNTIME_NAMES, Recommender
 
 MAX_DISAGREEMENTS = 15  # rows of their table
 N_TOP_LAYERS = 3  # layers of a calibration that "At a glance" calls the most relevant
-DEFAULT_CONFIGURATION = "config/config.yaml"  # what `make` takes if no other one is named
+DEFAULT_CONFIGURATION = "config/config.yaml"  # what commands take if no other one is named
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 
 # Columns of a variant by which the controls of the page select.
@@ -68,6 +70,7 @@ def render_report(
     names: Mapping[str, Mapping[str, str]] = NO_NAMES,
     counted_from: str = "zero",
     sizes: Sequence[str] = (),
+    must_load: str | None = None,
 ) -> str:
     """The report as HTML.
 
@@ -79,12 +82,20 @@ def render_report(
     names: the meanings of names of the configuration, by section
         (`lamina_workflow.report.glossary`)
     sizes: the sizes that were asked for, and how many layers each is
+    must_load: the program that must load what is recommended; None allows any
     """
     variants = explorer.list_variants(connection)
-    recommended = answers.recommendations(connection, keep, general_text, counted_from)
+    stock_repairs = ["none", *names.get("stock", ())]
+    recommender = Recommender(connection, stock_repairs, keep, general_text, counted_from)
+    recommended = recommender.recommend([must_load] if must_load else [])
     contents = {
         **_answer_sections(connection),
-        **_recommend_stock(connection, keep, general_text, counted_from, names),
+        "recommended_everywhere": {
+            (row["model"], row["question"], row["name"]): row
+            for row in recommender.recommend(RUNTIMES)
+        },
+        "stock_repairs": stock_repairs,
+        "must_load": RUNTIME_NAMES[must_load] if must_load else None,
         **_fill_explorer(variants, keep),
         "models": query_rows(connection, "FROM models ORDER BY model"),
         "calibrations": query_rows(connection, "FROM calibrations ORDER BY model, calibration"),
@@ -95,7 +106,7 @@ def render_report(
         "counted_from": counted_from,
         "recommended": recommended,
         "how_chosen": names.get("chosen", {}),
-        "make_option": _format_make_option(facts),
+        "export_option": _format_export_option(facts),
         "names": _explain_names(connection, names),
         "figures": read_figures(figures),
         "variants": variants,
@@ -113,26 +124,6 @@ def _answer_sections(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     contents["disagreements"] = contents["disagreements"][:MAX_DISAGREEMENTS]
     contents["diagnoses"] = [row for row in contents["diagnoses"] if row["layer"] is None]
     return contents
-
-
-def _recommend_stock(
-    connection: duckdb.DuckDBPyConnection,
-    keep: float,
-    general_text: float | None,
-    counted_from: str,
-    names: Mapping[str, Mapping[str, str]],
-) -> dict[str, Any]:
-    """What is recommended among variants that other programs can load."""
-    stock_repairs = ["none", *names.get("stock", ())]
-    stock_rows = answers.recommendations(
-        connection, keep, general_text, counted_from, stock_repairs
-    )
-    return {
-        "stock_repairs": stock_repairs if names.get("repairs") else None,
-        "recommended_stock": {
-            (row["model"], row["question"], row["name"]): row for row in stock_rows
-        },
-    }
 
 
 def _make_environment(folder: Path) -> jinja2.Environment:
@@ -159,12 +150,12 @@ def _summarise_with_sizes(
     return topics | summary.summarise_results(connection, recommended)
 
 
-def _format_make_option(facts: Mapping[str, Any]) -> str:
-    """What a command of the page says to `make` about the configuration of the run."""
+def _format_export_option(facts: Mapping[str, Any]) -> str:
+    """What a command of the page says about the configuration of the run."""
     configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
     if configuration in ("", DEFAULT_CONFIGURATION):
         return ""
-    return f"CONFIG={configuration} "
+    return f" {configuration}"
 
 
 def _explain_names(

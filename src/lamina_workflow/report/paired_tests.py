@@ -29,6 +29,7 @@ ALL = "all"  # the calibration and the task of a mean over tasks
 VALUES = """
 SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric,
     s.removed, coalesce(r.layers, s.removed) AS layers, s.repair, s.healing, s.selector,
+    coalesce(any_value(r.chosen_repair), 'none') AS chosen_repair,
     list(d.sample ORDER BY d.sample) AS samples,
     list(if(s.higher_is_better, d.value, -d.value) ORDER BY d.sample) AS values
 FROM scores AS s
@@ -37,6 +38,8 @@ LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 WHERE s.own AND s.removed > 0 AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
 GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
 """
+# Stands for the repair with which each plan was chosen.
+AS_CHOSEN = "as chosen"
 CELL = ("model", "removed", "repair", "healing")
 SIZE = "layers"  # n attentions alone are a smaller cut than n layers
 
@@ -66,7 +69,9 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[st
 
     There are no rows for a single selector, nor for two that remove units of other kinds.
     """
-    for (*cell, _), cell_rows in group_rows(query_rows(connection, VALUES), *CELL, SIZE).items():
+    value_rows = query_rows(connection, VALUES)
+    value_rows += _take_as_chosen(value_rows)
+    for (*cell, _), cell_rows in group_rows(value_rows, *CELL, SIZE).items():
         cell_keys = dict(zip(CELL, cell, strict=True))
         values_by_selector = _group_values(cell_rows)
         selectors = sorted(values_by_selector, key=lambda name: (name != "accuracy", name))
@@ -80,6 +85,23 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[st
             mean_rows += _test_mean(pair_keys, differences)
         yield from _with_holm(task_rows)
         yield from _with_holm(mean_rows)
+
+
+def _take_as_chosen(value_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of each plan with the repair with which its selector chose it.
+
+    There are none for sizes at which all plans were chosen without a repair.
+    """
+    unhealed_rows = [row for row in value_rows if row["healing"] == "none"]
+    taken_rows: list[dict[str, Any]] = []
+    for size_rows in group_rows(unhealed_rows, "model", "removed", SIZE).values():
+        if any(row["chosen_repair"] != "none" for row in size_rows):
+            taken_rows += [
+                {**row, "repair": AS_CHOSEN}
+                for row in size_rows
+                if row["repair"] == row["chosen_repair"]
+            ]
+    return taken_rows
 
 
 def _group_values(value_rows: Iterable[Mapping[str, Any]]) -> dict[str, DocumentValues]:

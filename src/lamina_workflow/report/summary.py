@@ -3,9 +3,9 @@
 Each is computed from the tables; poor numbers are reported like good ones.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
 import duckdb
@@ -16,6 +16,7 @@ from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.style import format_repair
 from lamina_workflow.report.formatting import DASH, format_signed
+from lamina_workflow.report.paired_tests import AS_CHOSEN
 
 QUESTIONS = (
     "which_layers_matter",
@@ -24,7 +25,6 @@ QUESTIONS = (
     "how_healing_went",
     "how_sure_rankings_are",
     "which_selector_wins",
-    "what_searching_found",
     "what_repair_gave_back",
     "what_is_left_of_choosing_and_writing",
     "how_far_variants_vary_between_draws",
@@ -121,8 +121,9 @@ def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list
 def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) -> list[Statement]:
     """The selectors that matter most against all others with the same repair and healing.
 
-    These are the selector of each recommended recipe, and without repair selector accuracy (or the
-    first one if the run has no such selector); over the calibrations' own tasks and all sizes.
+    These are the selector of each recommended recipe, and selector accuracy (or the first one if
+    the run has no such selector) as plans are meant and without repair; over the calibrations' own
+    tasks and all sizes.
     """
     selector_pairs = answer_question(connection, "which_selector_wins")
     recommended_rows = [row for row in recommended if row["question"] == "recipe"]
@@ -133,26 +134,28 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
     selectors = {row["selector"] for row in selector_pairs}
     if selectors:
         reference_selector = min(selectors, key=lambda name: (name != "accuracy", name))
+        recipes.insert(0, (reference_selector, AS_CHOSEN, "none"))
         recipes.append((reference_selector, "none", "none"))
 
-    search_rows = answer_question(connection, "what_searching_found")
-    chose_for_repair = {
-        row["selector"] for row in search_rows if row["repair"] not in (None, "none")
-    }
     statements: list[Statement] = []
     for selector, repair, healing in dict.fromkeys(recipes):
-        table = _tabulate_rivals(selector_pairs, selector, repair, healing, chose_for_repair)
+        table = _tabulate_rivals(selector_pairs, selector, repair, healing)
         if not table:
             continue
-        recipe_words = "Without repair"
-        if (repair, healing) != ("none", "none"):
-            recipe_words = f"With repair {format_repair(repair, healing)}"
         statements.append(
-            f"{recipe_words}, selector {selector} against the others on the same tasks and sizes, "
-            "by paired tests at 5 %, corrected for their number."
+            f"{_describe_treatment(repair, healing)}, selector {selector} against the others on "
+            "the same tasks and sizes, by paired tests at 5 %, corrected for their number."
         )
         statements.append(table)
     return statements
+
+
+def _describe_treatment(repair: str, healing: str) -> str:
+    if repair == AS_CHOSEN:
+        return "Each plan with the repair that its selector chose for it"
+    if (repair, healing) == ("none", "none"):
+        return "Without repair"
+    return f"With repair {format_repair(repair, healing)}"
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,7 @@ class RivalResult:
     """A selector against a rival at one size: on how many tasks it is better or worse."""
 
     rival: str
+    rival_chosen_for: str | None  # repair with which the rival chose its plans
     n_better: int
     n_worse: int
     n_undecided: int
@@ -167,14 +171,8 @@ class RivalResult:
     mean_gain: float  # of accuracy over these tasks; above 0 if the selector is the better one
 
 
-def _tabulate_rivals(
-    pairs: Rows, selector: str, repair: str, healing: str, chose_for_repair: Collection[str]
-) -> list[dict[str, Any]]:
-    """A row for each rival of the selector; empty if the selector was not compared.
-
-    chose_for_repair: selectors that chose their plans with a repair in place, so that without one
-        they are not at their best
-    """
+def _tabulate_rivals(pairs: Rows, selector: str, repair: str, healing: str) -> list[dict[str, Any]]:
+    """A row for each rival of the selector; empty if the selector was not compared."""
     results_by_rival: dict[str, list[RivalResult]] = {}
     for result in _list_rival_results(pairs, selector, repair, healing):
         results_by_rival.setdefault(result.rival, []).append(result)
@@ -182,8 +180,13 @@ def _tabulate_rivals(
     table = []
     for rival, rival_results in sorted(results_by_rival.items()):
         rival_name = rival
-        if repair == "none" and rival in chose_for_repair:
-            rival_name = f"{rival} (chose for a repair)"
+        chosen_for = {
+            result.rival_chosen_for for result in rival_results if result.rival_chosen_for
+        }
+        if chosen_for and repair == AS_CHOSEN:
+            rival_name = f"{rival} with {', '.join(sorted(chosen_for))}"
+        elif chosen_for and (repair, healing) == ("none", "none"):
+            rival_name = f"{rival} (bare; chosen for a repair)"
         n_tasks = sum(result.n_accuracies for result in rival_results)
         summed_points = sum(
             100 * result.mean_gain * result.n_accuracies for result in rival_results
@@ -212,11 +215,21 @@ def _list_rival_results(
         counts = {"n_undecided": row["undecided"], "n_accuracies": row["n_accuracies"]}
         if row["selector"] == selector:
             yield RivalResult(
-                row["rival"], row["better"], row["worse"], mean_gain=mean_gain, **counts
+                row["rival"],
+                row["rival_chosen_for"],
+                row["better"],
+                row["worse"],
+                mean_gain=mean_gain,
+                **counts,
             )
         elif row["rival"] == selector:
             yield RivalResult(
-                row["selector"], row["worse"], row["better"], mean_gain=-mean_gain, **counts
+                row["selector"],
+                row["chosen_for"],
+                row["worse"],
+                row["better"],
+                mean_gain=-mean_gain,
+                **counts,
             )
 
 
@@ -238,7 +251,8 @@ def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     if not repair_table:
         return []
     return [
-        "What repairs recovered: means of points of accuracy, medians of perplexities.",
+        "What repairs recovered: means of points of accuracy, and the perplexity of the variant "
+        "that was helped least.",
         repair_table,
     ]
 
@@ -262,12 +276,11 @@ def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
 
 
 def _tabulate_perplexities(repair: str, text: str, changes: Rows) -> dict[str, Any]:
-    values = [row["value"] for row in changes]
-    pruned = median(row["pruned_value"] for row in changes)
-    repaired = median(values)
+    """The variant that the repair helped least: a mean would hide it behind the others."""
+    worst = max(changes, key=lambda row: row["value"] / row["pruned_value"])
     recovered = (
-        f"perplexity {pruned:.1f} → {repaired:.1f}, at worst {max(values):.1f} "
-        f"(base {changes[0]['base_value']:.2f})"
+        f"perplexity at worst {worst['pruned_value']:.1f} → {worst['value']:.1f} "
+        f"(base {worst['base_value']:.2f})"
     )
     return {
         "repair": repair,

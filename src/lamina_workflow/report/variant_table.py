@@ -20,9 +20,11 @@ FILE_WIDTH = 160  # characters of a line where there is no terminal
 MEASURED = """
 SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v.repair, v.healing)
         AS variant,
-    m.n_layers, e.parameters, e.weights_bytes, e.kv_bytes_per_token, e.tokens_per_second,
+    h.handle, m.n_layers, e.parameters, e.weights_bytes, e.kv_bytes_per_token, e.tokens_per_second,
     e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats
-FROM variants AS v JOIN models AS m USING (model) LEFT JOIN efficiency AS e
+FROM variants AS v JOIN models AS m USING (model)
+LEFT JOIN handles AS h USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN efficiency AS e
     ON v.timed = concat_ws('/', e.model, e.calibration, e.selector, 'removed=' || e.removed,
         e.repair, e.healing)
 ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
@@ -47,6 +49,7 @@ def print_variants(connection: duckdb.DuckDBPyConnection, file: TextIO) -> None:
 def tabulate_variants(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The table of rows of MEASURED."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
     table.add_column("variant", overflow="fold")
     for title in ("layers", "parameters", "weights", "memory", "kept %", "n", "text ×", "n"):
         table.add_column(title, justify="right")
@@ -54,7 +57,8 @@ def tabulate_variants(rows: Sequence[Mapping[str, Any]]) -> Table:
     is_one_model = len({row["model"] for row in rows}) == 1
     for row in rows:
         name = row["variant"] if row["removed"] else "base model"
-        table.add_row(name if is_one_model else f"{row['model']}/{name}", *_format_cells(row))
+        full_name = name if is_one_model else f"{row['model']}/{name}"
+        table.add_row(row["handle"] or "", full_name, *_format_cells(row))
     return table
 
 

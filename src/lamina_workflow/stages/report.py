@@ -11,6 +11,7 @@ from lamina_workflow.config.configuration import Configuration, Report
 from lamina_workflow.report.glossary import build_glossary
 from lamina_workflow.stages.job import READ, WRITTEN, Job
 from lamina_workflow.study import requests, tables
+from lamina_workflow.study.handles import name_handles
 
 # A table that is computed from others has rows if this one has.
 _SOURCE_TABLES = {
@@ -80,14 +81,18 @@ class GatherTable(Job):
     scores: dict[
         str, str
     ] = {}  # scores of calibrations that compare choices by another than acc_norm
+    repairs: dict[str, str] = {}  # repairs in the loops of selectors, by selector
+    handles: dict[str, str] = {}  # short names of variants
     parts: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entries: dict[str, Any] = {}
         scores: dict[str, str] = {}
+        repairs: dict[str, str] = {}
         if w.table == "plans":
             entries = config.selectors
+            repairs = {name: entry.repair for name, entry in entries.items() if entry.repair}
         if w.table == "calibrations":
             entries = config.calibrations
             scores = {
@@ -96,7 +101,8 @@ class GatherTable(Job):
                 if entry.score != "acc_norm"
             }
         groups = {name: entry.group for name, entry in entries.items() if entry.group}
-        return cls(table=w.table, groups=groups, scores=scores)
+        handles = name_handles(config) if w.table == "handles" else {}
+        return cls(table=w.table, groups=groups, scores=scores, repairs=repairs, handles=handles)
 
     @property
     def writes(self) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ def files_of_table(config: Configuration, table: str) -> list[str]:
     Raises LaminaError if nothing says what the table is gathered from.
     """
     match table:
-        case "models":
+        case "models" | "layer_sizes":
             return _manifests(config)
+        case "handles":
+            return []
         case "calibrations":
             calibrations = requests.list_calibrations(config)
             return [paths.calibration(model, name) for model, name in calibrations]

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from lamina.models.export.gguf_file import FILE
+from lamina.models.export.runtimes import VLLM_LISTS
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
 from lamina.models.units import donor_of, parse_unit
@@ -27,14 +28,6 @@ UNIT_NAMES = {
     "mlp": "MLP sub-layer",
     "both": "sub-layer",
 }
-# Decoders whose windows, positions and experts vLLM 0.33 takes from lists and counts (see
-# reports/runtimes.md).
-VLLM_LISTS = frozenset(
-    "afmoe apertus cohere2 cohere2_moe cwm deepseek_v2 deepseek_v3 exaone4 exaone_moe gemma2 "
-    "gemma3_text gemma4_text gemma4_unified_text glm4_moe granite_swa granitemoe_swa "
-    "granitemoehybrid laguna lfm2 lfm2_moe llama ministral3 mistral nemotron_h olmo3 olmo_hybrid "
-    "qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next smollm3 vaultgemma".split()
-)
 EMPTY_CELL = "–"
 MEASURED_COLUMNS = {
     "score": "scores",

@@ -30,6 +30,7 @@ from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import BaseSource, Facts, render_card
 from lamina.models.export.check import check_export
 from lamina.models.export.mergekit import render_recipe
+from lamina.models.export.runtimes import explain_vllm_obstacle
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
@@ -363,26 +364,10 @@ def _count_bytes(files: Sequence[Path]) -> int:
 
 
 def _explain_vllm_obstacle(variant: PreTrainedModel) -> str:
-    """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can.
-
-    Read from the source of vLLM.
-    """
-    config = text_config(variant)
-    if config is not variant.config:
-        return "Code beside a model that sees or hears was not tried there."
-    # gpt2 says that it is compatible, and its attention fails there on the shape of its queries.
-    if not variant.is_backend_compatible() or config.model_type == "gpt2":
-        return (
-            "The attention of this family is not called in the way that vLLM's Transformers "
-            "backend replaces."
-        )
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    unknown_types = layer_types - {"full_attention", "sliding_attention"}
-    if unknown_types:
-        return (
-            "vLLM's Transformers backend knows full and sliding attention, and not "
-            f"{min(unknown_types)}."
-        )
+    """Why the Transformers backend of vLLM cannot run an export in form code; empty if it can."""
+    obstacle = explain_vllm_obstacle(variant)
+    if obstacle:
+        return obstacle
     for module in modeling_lamina.describe(variant)["removed"].values():
         if "layer" in module:  # an attention
             return (

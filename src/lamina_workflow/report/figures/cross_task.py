@@ -53,8 +53,8 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     figure, panels = style.make_panels(len(groups), width, height, 2 if width < 6.5 else 1)
     for axes, ((model, selector), panel_rows) in zip(panels, groups.items(), strict=True):
         _draw_matrix(axes, panel_rows, calibrations, tasks)
-        n_removed = panel_rows[0]["removed"]
-        axes.set_title(theme.format_title(model, f"{selector}, {n_removed} removed"))
+        title = f"{selector}, {panel_rows[0]['removed']} removed{_note_repairs(panel_rows)}"
+        axes.set_title(theme.format_title(model, title))
 
     label = "change of accuracy, percentage points"
     bar = style.add_colour_bar(figure, panels, SCALE, COLOURS, label, 0.6, extend="both")
@@ -66,6 +66,14 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     ]
     style.add_legend(figure, legend_entries, 2)
     return figure
+
+
+def _note_repairs(rows: style.Rows) -> str:
+    """The repairs of a panel's plans, or that they lack those with which they were chosen."""
+    if any(row["repair"] != row["chosen_repair"] for row in rows):
+        return ", bare (chosen for a repair)"
+    repairs = sorted({row["repair"] for row in rows} - {"none"})
+    return f", {' or '.join(repairs)}" if repairs else ""
 
 
 def _draw_matrix(axes: Axes, rows: style.Rows, calibrations: list[str], tasks: list[str]) -> None:
@@ -110,8 +118,9 @@ def find_shared_prefix(names: list[str]) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Plans made for one calibration (rows), tested on all tasks (columns), without repair. "
-        "Numbers: the change of accuracy against the base model in percentage points ± half the "
+        "Plans made for one calibration (rows), tested on all tasks (columns), without repair "
+        "unless the title names the one with which the selector chose them. Numbers: the change "
+        "of accuracy against the base model in percentage points ± half the "
         f"95 % interval, paired over test documents where these are known ({sample_counts} per "
         "cell). Outlined: the plan's own task. Perplexities have another unit; the table of "
         "variants has them. All panels have one colour scale, the same in every report."

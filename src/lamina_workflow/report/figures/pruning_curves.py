@@ -1,4 +1,7 @@
-"""How the result of a task falls as layers are removed, for each selector."""
+"""How the result of a task falls as layers are removed, for each selector as it is meant.
+
+A selector that chose its plans with a repair is drawn with this repair, and once more bare.
+"""
 
 from itertools import pairwise
 from math import isfinite, nan
@@ -17,6 +20,9 @@ POSITION = 40
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 QUERIES = ("what_pruning_costs",)
 BASE_BAND = "#d9d9d9"
+BARE_STYLE: style.LineStyle = {"linewidth": 0.8, "markerfacecolor": "white", "alpha": 0.55}
+AS_CHOSEN = " with its repair"
+BARE = ", bare"
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
@@ -43,11 +49,18 @@ def _selector_entries(
     n_draws: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row["n_draws"] > 1):
         n_draws[row["selector"]] = row["n_draws"]
+    chose_repairs = {row["selector"] for row in rows if row["repair"] != "none"}
     legend_entries = []
     for selector, line_style in selector_styles.items():
-        if selector in n_draws:
-            note = f" (mean of {n_draws[selector]})" if n_draws[selector] > 1 else ""
-            legend_entries.append((selector + note, line_style | {"markersize": 4.5}))
+        if selector not in n_draws:
+            continue
+        note = f" (mean of {n_draws[selector]})" if n_draws[selector] > 1 else ""
+        marked_style = line_style | {"markersize": 4.5}
+        if selector in chose_repairs:
+            legend_entries.append((selector + AS_CHOSEN + note, marked_style))
+            legend_entries.append((selector + BARE + note, marked_style | BARE_STYLE))
+        else:
+            legend_entries.append((selector + note, marked_style))
     return legend_entries
 
 
@@ -57,20 +70,35 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
     They are shifted sideways a little, or error bars would hide each other.
     """
     _draw_references(axes, rows[0])
-    drawn_selectors = {row["selector"] for row in rows}
-    selectors = [name for name in selector_styles if name in drawn_selectors]
+    curves = _list_curves(rows, selector_styles)
     sizes = sorted({row["removed"] for row in rows})
     gap = min([1, *(larger - smaller for smaller, larger in pairwise(sizes))])
-    for index, selector in enumerate(selectors):
-        points = [row for row in rows if row["selector"] == selector]
-        shift = (index - (len(selectors) - 1) / 2) * 0.07 * gap
-        _draw_curve(axes, points, shift, selector_styles[selector])
+    for index, (points, line_style) in enumerate(curves):
+        shift = (index - (len(curves) - 1) / 2) * 0.07 * gap
+        _draw_curve(axes, points, shift, line_style)
 
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
     axes.set_xlabel("units removed")
     values = [rows[0]["base_value"], *(row["value"] for row in rows)]
     style.set_metric_scale(axes, rows[0]["metric"], values)
+
+
+def _list_curves(
+    rows: style.Rows, selector_styles: dict[str, style.LineStyle]
+) -> list[tuple[style.Rows, style.LineStyle]]:
+    """The points of each line and its look: plans as they were chosen, and bare if that differs."""
+    rows_by_selector = group_rows(rows, "selector")
+    curves = []
+    for selector, line_style in selector_styles.items():
+        selector_rows = rows_by_selector.get((selector,), [])
+        chosen_rows = [row for row in selector_rows if row["as_chosen"]]
+        bare_rows = [row for row in selector_rows if row["repair"] == "none"]
+        if chosen_rows:
+            curves.append((chosen_rows, line_style))
+        if bare_rows and bare_rows != chosen_rows:
+            curves.append((bare_rows, line_style | BARE_STYLE))
+    return curves
 
 
 def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
@@ -94,12 +122,23 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
         x.append(row["removed"] + shift)
         y.append(row["value"])
         half_widths.append(nan if row["reach"] is None else row["reach"])
-        text = f"{row['selector']}, {row['removed']} removed: {format_result(row, row['reach'])}"
+        result = format_result(row, row["reach"])
+        text = f"{row['selector']}{_note_repair(row)}, {row['removed']} removed: {result}"
         hints.append((x[-1], y[-1], text))
-    axes.errorbar(
-        x, y, half_widths, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **line_style
-    )
+    bar_style: style.LineStyle = {
+        "markersize": 4.5,
+        "linewidth": 1.3,
+        "elinewidth": 0.9,
+        "capsize": 1.8,
+    }
+    axes.errorbar(x, y, half_widths, **(bar_style | line_style))
     style.add_hints(axes, hints)
+
+
+def _note_repair(row: dict[str, Any]) -> str:
+    if row["repair"] != "none":
+        return f", {row['repair']}"
+    return "" if row["as_chosen"] else BARE
 
 
 def format_result(row: dict[str, Any], half_width: float | None) -> str:
@@ -112,8 +151,11 @@ def format_result(row: dict[str, Any], half_width: float | None) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     caption = (
-        "The calibration's own benchmark task against the number of units removed, before any "
-        f"repair. Points are test-set values with 95 % intervals ({sample_counts} test documents "
+        "The calibration's own benchmark task against the number of units removed, each plan as "
+        "its selector takes it: with the repair that the selector chose for it, else without "
+        "one. Thin lines with hollow marks show the plans that were chosen with a repair once "
+        "more without it. Points are test-set values with 95 % intervals "
+        f"({sample_counts} test documents "
         "per point); selectors are shifted sideways a little. Grey band: base model. Dotted: "
         "guessing, where known. acc_norm is accuracy with log-likelihoods divided by the length "
         "of the choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "

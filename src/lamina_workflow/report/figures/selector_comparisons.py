@@ -1,4 +1,8 @@
-"""Every selector against every other one at equal size and repair: mean differences."""
+"""Every selector against every other one at equal size: mean differences.
+
+Selectors are compared as they are meant, each plan with the repair that its selector chose, and
+then with equal repairs.
+"""
 
 from typing import Any
 
@@ -8,24 +12,37 @@ from matplotlib.figure import Figure
 
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
+from lamina_workflow.report.paired_tests import AS_CHOSEN
 
 TITLE = "Which selector wins"
 POSITION = 45
-TABLES = ("comparisons", "models")
+TABLES = ("comparisons", "plans", "models")
 NEEDS = {"selectors": 2, "tasks": 1}
 QUERIES = ("which_selector_wins",)
 SIGNIFICANCE_LEVEL = 0.05
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Pairs with a mean over tasks, in points of accuracy."""
+    """Pairs with a mean over tasks, in points of accuracy.
+
+    A pair whose plans were all chosen without a repair is the same bare, and is drawn once.
+    """
+    answer = [
+        row for row in answer_question(connection, QUERIES[0]) if row["difference"] is not None
+    ]
+    compared_sizes = {
+        (row["model"], row["removed"]) for row in answer if row["repair"] == AS_CHOSEN
+    }
     rows = []
-    for row in answer_question(connection, QUERIES[0]):
-        if row["difference"] is not None:
-            row["difference"] *= 100
-            row["low"] = 100 * row["ci_low"]
-            row["high"] = 100 * row["ci_high"]
-            rows.append(row)
+    for row in answer:
+        is_bare = (row["repair"], row["healing"]) == ("none", "none")
+        is_as_chosen = not (row["chosen_for"] or row["rival_chosen_for"])
+        if is_bare and is_as_chosen and (row["model"], row["removed"]) in compared_sizes:
+            continue
+        row["difference"] *= 100
+        row["low"] = 100 * row["ci_low"]
+        row["high"] = 100 * row["ci_high"]
+        rows.append(row)
     return rows
 
 
@@ -66,15 +83,30 @@ def _list_pairs(rows: style.Rows) -> list[str]:
 
 
 def _name_pair(row: dict[str, Any]) -> str:
-    repair = style.format_repair(row["repair"], row["healing"])
-    return f"{repair}:  {row['selector']} − {row['rival']}"
+    selector = row["selector"] + _note_repair(row, row["chosen_for"])
+    rival = row["rival"] + _note_repair(row, row["rival_chosen_for"])
+    if row["repair"] == AS_CHOSEN:
+        return f"{selector} − {rival}"
+    return f"{style.format_repair(row['repair'], row['healing'])}:  {selector} − {rival}"
+
+
+def _note_repair(row: dict[str, Any], chosen_for: str | None) -> str:
+    """What to know about a selector whose plans were chosen with a repair."""
+    if chosen_for and row["repair"] == AS_CHOSEN:
+        return f" with {chosen_for}"
+    if chosen_for and (row["repair"], row["healing"]) == ("none", "none"):
+        return " (bare)"
+    return ""
 
 
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test "
-        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Lines: 95 % "
+        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Rows without "
+        "a colon: each plan as its selector takes it, with the repair that it "
+        "chose, if any. Below them, both have the same repair; plans marked bare were chosen for "
+        "a repair that they lack there. Lines: 95 % "
         "intervals of each pair alone. Filled: significant at 5 % by flipping the signs of "
         "documents' differences, corrected over the pairs of the same size and repair (Holm); "
         "hollow: not significant."

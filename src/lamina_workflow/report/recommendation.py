@@ -1,0 +1,226 @@
+"""What the cards of the page say about each recommended variant: a verdict, sizes, where it loads.
+
+The numbers of a card come from the question `which_model_to_take` and view `variant_sizes`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import duckdb
+
+from lamina.models.export.runtimes import ExportTraits, list_runtimes
+from lamina.models.units import donor_of, parse_unit
+from lamina.variant import Variant
+from lamina_workflow.report.answers import query_rows, recommendations
+from lamina_workflow.report.formatting import format_bytes, format_speed_ratio
+
+MOST_QUESTIONS = 50  # times as many as there are; more are no advice
+RUNTIME_NAMES = {"transformers": "transformers", "vllm": "vLLM", "llama.cpp": "llama.cpp"}
+
+# What decides where a variant loads: its units, and the layers of its model.
+_TRAITS = """
+SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.units,
+    m.decoder, m.runs_code_in_vllm, l.kinds
+FROM variants AS v JOIN models AS m USING (model)
+JOIN (SELECT model, list(kind ORDER BY layer) AS kinds FROM layer_sizes GROUP BY ALL) AS l
+    USING (model)
+WHERE v.removed > 0
+"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the test documents decide that a variant keeps what is asked for."""
+
+    text: str
+    is_significant: bool
+    """Whether they show that it does."""
+
+
+def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Verdict:
+    """The verdict on a row of `which_model_to_take`."""
+    noun = "questions" if row["kept_step"] else "documents"  # of a text, none is right or wrong
+    tested = f"{row['n_samples']:,.0f} test {noun}"
+    asked = f"{100 * keep:g} %"
+    n_needed = row["n_needed"]
+    is_decided = n_needed is not None and n_needed <= row["n_samples"]
+    if row["kept_enough"] and row["certain"]:
+        return Verdict(f"{tested} show that it keeps at least {asked}.", True)
+    if not row["kept_enough"] and row["share"] is not None and row["share"] >= keep:
+        return Verdict(
+            f"It keeps {asked} of the task, but its perplexity of general text is "
+            f"{row['text_ratio']:.2f} times the base model's, and at most {general_text:g} is "
+            "allowed.",
+            False,
+        )
+    if not row["kept_enough"] and is_decided:
+        return Verdict(f"{tested} show that it keeps less than {asked}.", False)
+    return Verdict(
+        f"{tested} cannot decide whether it keeps {asked}; "
+        f"{_advise_questions(row['n_samples'], n_needed)}.",
+        False,
+    )
+
+
+def _advise_questions(n_asked: float, n_needed: float | None) -> str:
+    if n_needed is None:
+        return "ask more"
+    if n_needed > MOST_QUESTIONS * n_asked:
+        return "it is too close to that"
+    return f"ask about {float(f'{n_needed:.2g}'):,.0f}"
+
+
+def find_runtimes(
+    connection: duckdb.DuckDBPyConnection, stock_repairs: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """The programs that load each variant's export, by the variant's name.
+
+    stock_repairs: `none`, and the repairs that leave no patch in the model
+    """
+    runtimes = {}
+    for row in query_rows(connection, _TRAITS):
+        removed_units = [unit for unit in (row["units"] or "").split() if not donor_of(unit)]
+        kept = find_kept_layers(removed_units, len(row["kinds"]))
+        kinds = row["kinds"]
+        without_attention = [unit for unit in removed_units if unit.endswith(".attention")]
+        traits = ExportTraits(
+            decoder=row["decoder"] or "",
+            has_code=row["repair"] not in stock_repairs,
+            shifts_kinds=[kinds[layer] for layer in kept] != kinds[: len(kept)],
+            lacks_attention=any(parse_unit(unit)[0] in kept for unit in without_attention),
+            runs_code_in_vllm=bool(row["runs_code_in_vllm"]),
+        )
+        runtimes[str(Variant.of(row))] = list_runtimes(traits)
+    return runtimes
+
+
+def find_kept_layers(removed_units: Iterable[str], n_layers: int) -> list[int]:
+    """Layers of which something is left."""
+    lacking: dict[int, set[str]] = {}
+    for unit in removed_units:
+        layer, component = parse_unit(unit)
+        lacking.setdefault(layer, set()).add(component)
+    removed = {
+        layer
+        for layer, components in lacking.items()
+        if "layer" in components or len(components) == 2
+    }
+    return [layer for layer in range(n_layers) if layer not in removed]
+
+
+def describe_loading(runtimes: Collection[str], has_code: bool) -> str:
+    """Where an export loads, in words."""
+    names = [RUNTIME_NAMES[name] for name in RUNTIME_NAMES if name in runtimes]
+    if has_code:
+        others = ", vLLM" if "vllm" in runtimes else ""
+        return (
+            f"with its own code: transformers with trust_remote_code, lamina.load{others}; "
+            "not in llama.cpp"
+        )
+    if len(names) == len(RUNTIME_NAMES):
+        return f"wherever the base model does: {', '.join(names)}"
+    missing = [name for name in RUNTIME_NAMES.values() if name not in names]
+    return (
+        f"{' and '.join(names)}; not in {' or '.join(missing)}, which takes the kind of a layer "
+        "(window, positions, experts) from its number, and this cut shifts them"
+    )
+
+
+def read_handles(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """The handle of each variant, by its name."""
+    return {str(Variant.of(row)): row["handle"] for row in query_rows(connection, "FROM handles")}
+
+
+class Recommender:
+    """Finds the variants that keep what is asked for, and what their cards say.
+
+    stock_repairs: `none`, and the repairs that leave no patch in the model
+    keep, general_text, counted_from: as for `lamina_workflow.report.answers.recommendations`
+    """
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        stock_repairs: Collection[str],
+        keep: float,
+        general_text: float | None,
+        counted_from: str,
+    ) -> None:
+        self.connection = connection
+        self.stock_repairs = stock_repairs
+        self.keep = keep
+        self.general_text = general_text
+        self.counted_from = counted_from
+        self.runtimes = find_runtimes(connection, stock_repairs)
+        size_rows = query_rows(connection, "FROM variant_sizes WHERE removed > 0")
+        self.sizes = {str(Variant.of(row)): row for row in size_rows}
+        self.handles = read_handles(connection)
+
+    def recommend(self, runtimes: Collection[str] = ()) -> list[dict[str, Any]]:
+        """The answers among variants that load in all of these programs, as cards show them."""
+        allowed = None
+        if runtimes:
+            wanted = set(runtimes)
+            allowed = [name for name, found in self.runtimes.items() if wanted <= set(found)]
+        rows = recommendations(
+            self.connection, self.keep, self.general_text, self.counted_from, allowed
+        )
+        return [self._complete(row) for row in rows]
+
+    def _complete(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        variants = row["variants"]
+        known_runtimes = [set(self.runtimes[name]) for name in variants if name in self.runtimes]
+        loading = ""
+        if known_runtimes:
+            has_code = row["repair"] not in self.stock_repairs
+            loading = describe_loading(set.intersection(*known_runtimes), has_code)
+        return {
+            **row,
+            "verdict": judge(row, self.keep, self.general_text),
+            "size": self._describe_size(variants),
+            "speed": self._describe_speed(variants),
+            "loading": loading,
+            "handles": {name: self.handles.get(name, name) for name in variants},
+        }
+
+    def _describe_size(self, variants: Sequence[str]) -> str:
+        """`2.4 → 1.9 MB, 602,432 → 472,960 parameters`; for several variants their mean."""
+        sizes = [self.sizes[name] for name in variants if name in self.sizes]
+        if not sizes:
+            return ""
+        base = sizes[0]
+        weights_bytes = fmean(row["weights_bytes"] for row in sizes)
+        parameters = fmean(row["parameters"] for row in sizes)
+        return (
+            f"{format_bytes(base['base_weights_bytes'])} → {format_bytes(weights_bytes)}, "
+            f"{base['base_parameters']:,} → {parameters:,.0f} parameters "
+            f"({100 * parameters / base['base_parameters']:.1f} %)"
+        )
+
+    def _describe_speed(self, variants: Sequence[str]) -> str:
+        """Tokens per second against the base model's: measured, or else estimated.
+
+        The errors of several variants add up as if they were one: most share a timing.
+        """
+        sizes = [self.sizes[name] for name in variants if name in self.sizes]
+        if not sizes:
+            return ""
+        if any(row["tokens_per_second"] is None for row in sizes):
+            ratio = fmean(row["estimated_speed_ratio"] for row in sizes)
+            return f"× {ratio:.2f} tokens per second, estimated from the weights that a token reads"
+        repeats = min(row["speed_repeats"] for row in sizes)
+        ratio_words = format_speed_ratio(
+            fmean(row["tokens_per_second_ratio"] for row in sizes),
+            fmean(row["tokens_per_second_ratio_stderr"] for row in sizes),
+            repeats,
+        )
+        speed = fmean(row["tokens_per_second"] for row in sizes)
+        base_speed = fmean(
+            row["tokens_per_second"] / row["tokens_per_second_ratio"] for row in sizes
+        )
+        return (
+            f"{base_speed:,.0f} → {speed:,.0f} tokens per second, {ratio_words} "
+            f"(n = {repeats} repetitions)"
+        )
