@@ -239,7 +239,8 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
             f"there is no file {file}. Name a configuration, or begin with `lamina prune` or "
             "`lamina example`."
         )
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
+    snakefile = str(PROJECT / "workflow/Snakefile")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile]
     command += ["--cores", cores]
     if configuration is not None:
         command += ["--configfile", str(configuration)]

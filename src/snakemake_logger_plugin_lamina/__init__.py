@@ -59,7 +59,7 @@ def _is_own_workflow(snakefile: str | None) -> bool:
     """
     candidates = [Path(snakefile)] if snakefile else SNAKEFILE_CHOICES
     found = next((path for path in candidates if path.is_file()), None)
-    return found is not None and found.resolve() == _OWN_ROOT / "Snakefile"
+    return found is not None and found.resolve() == _OWN_ROOT / "workflow/Snakefile"
 
 
 def _check_cache() -> None:

@@ -17,7 +17,6 @@ import yaml
 from tests import ROOT
 
 COPIED = (
-    "Snakefile",
     "rules",
     "profiles",
     "workflow",
