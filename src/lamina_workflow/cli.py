@@ -166,6 +166,23 @@ def export(
 
 
 @app.command()
+def lm_eval(
+    variant: Annotated[
+        str,
+        typer.Argument(
+            help="model/calibration/selector/removed=n/repair/healing; of the base model "
+            "model/none/none/removed=0/none/none"
+        ),
+    ],
+    configuration: Configuration = None,
+    cores: Cores = "all",
+) -> None:
+    """Write lm-eval's files of a variant: its scores, and each question with its answers."""
+    _run_snakemake(Path.cwd(), cores, configuration, f"results/lm_eval/{variant}")
+    typer.echo(f"written  results/lm_eval/{variant}")
+
+
+@app.command()
 def compare(
     first: Annotated[Path, typer.Argument(help="A results folder.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
