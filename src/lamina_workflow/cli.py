@@ -192,6 +192,17 @@ def compare(
 
 
 @app.command()
+def leaderboard(
+    runs: Annotated[list[Path], typer.Argument(help="lamina.duckdb of each run, or its folder.")],
+    output: Annotated[Path, typer.Option(help="The page.")] = Path("leaderboard.html"),
+) -> None:
+    """Show the variants of several runs in one sortable page."""
+    _run_module(
+        "lamina_workflow.report.leaderboard", "--output", str(output), "--", *map(str, runs)
+    )
+
+
+@app.command()
 def explain(
     file: Annotated[Path, typer.Argument(help="A table, plan, patch or adapter under results/.")],
 ) -> None:
