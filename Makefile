@@ -149,7 +149,7 @@ query: .venv/installed
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went
 	$(BIN)/ruff format --check .
-	$(BIN)/snakefmt --check Snakefile rules workflow/Snakefile
+	$(BIN)/snakefmt --check Snakefile workflow/Snakefile rules
 	$(BIN)/mypy
 	$(MAKE) docs
 

@@ -65,7 +65,7 @@ def main() -> int:
     for title, command in PARTS.items():
         if "--directory" in command:
             (ROOT / command[command.index("--directory") + 1]).mkdir(parents=True, exist_ok=True)
-            command = [*command, "--snakefile", str(ROOT / "Snakefile")]
+            command = [*command, "--snakefile", str(ROOT / "workflow/Snakefile")]
         start = time.monotonic()
         environment = os.environ | {"PYTHONPATH": "src"}
         told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

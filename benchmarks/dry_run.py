@@ -62,7 +62,7 @@ def dry_run(folder: Path, *quiet: str) -> tuple[float, float, str]:
         "-m",
         "snakemake",
         "--snakefile",
-        str(folder / "Snakefile"),
+        str(folder / "workflow/Snakefile"),
         "--configfile",
         str(config),
     ]
@@ -97,7 +97,6 @@ if __name__ == "__main__":
     CONFIG["studies"]["all"]["models"] = list(CONFIG["models"])
     with tempfile.TemporaryDirectory() as name:
         for part in (
-            "Snakefile",
             "rules",
             "workflow",
             "src",

@@ -11,14 +11,23 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-# The folder of the workflow, also if another workflow uses it as a module. A clone has its library
-# in it; an installed workflow lies in the folder of its library.
+# The folder of the workflow, also if another workflow uses it as a module; no folder if that one
+# fetches it from a repository. A clone has its library in it; an installed workflow lies in the
+# folder of its library.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 SOURCE = ROOT / "src"
 if SOURCE.is_dir():
     sys.path.insert(0, str(SOURCE))
 
-from lamina.paths import PROJECT
+try:
+    from lamina.paths import PROJECT
+except ModuleNotFoundError as error:
+    if error.name != "lamina":
+        raise
+    sys.exit(
+        f"lamina: its library is not installed in {sys.prefix}, and a workflow that is fetched "
+        "from a repository does not bring it. Install `lamina[workflow]` of the same version."
+    )
 
 # If lamina is installed, Snakemake has imported it already. The library of another folder would
 # have other fingerprints.
@@ -92,8 +101,8 @@ os.environ.update(
     HF_DATASETS_OFFLINE="1",
 )
 
-# The environment of every job, for `--sdm conda`.
-ENVIRONMENT = str(ROOT / "envs/lamina.yaml")
+# The environment of every job, for `--sdm conda`, as seen from a rule's file.
+ENVIRONMENT = "../envs/lamina.yaml"
 # Priorities of jobs: benchmarks wait for what these write, and the longest chain of jobs should
 # begin first.
 CHOOSING = 20

@@ -22,3 +22,30 @@ def existing_benchmarks(w):
 def gguf_file(w):
     """The GGUF file of the base model, or its shards, that FORM=gguf takes layers out of."""
     return prepare.gguf_files(CONFIG.models[w.model]) if FORM["form"] == "gguf" else []
+
+
+def variant_of(w):
+    """The variant that the wildcards name."""
+    return Variant.of({**dict(w.items()), "removed": int(w.removed)})
+
+
+def files_of_variant(w):
+    """Plan, patch and adapter of a variant, those that it has."""
+    return paths.variant_files(variant_of(w)).listed()
+
+
+def overlap_checks_of_variant(w):
+    """The checks of all calibrations that a variant was made from, against each of its tasks."""
+    tasks = requests.list_tasks(CONFIG, variant_of(w))
+    if w.calibration == "none":
+        return [f"results/tasks/{task}.parquet" for task in tasks]
+    names = sorted(requests.read_by(CONFIG, variant_of(w)))
+    return [f"results/overlap/{w.model}/{name}/{task}.json" for name in names for task in tasks]
+
+
+def task_files_of_variant(w):
+    """The user's files that the tasks of a variant are made of."""
+    files = []
+    for task in requests.list_tasks(CONFIG, variant_of(w)):
+        files += prepare.data_files(task, CONFIG.benchmarks.tasks[task])
+    return files

@@ -15,7 +15,7 @@ _SOURCE = Path(__file__).resolve().parents[1]
 
 
 def find_project(source: Path) -> Path:
-    """The folder of Snakefile, rules, scripts, SQL and the embedded study.
+    """The folder of rules, scripts, SQL and the embedded study.
 
     source: The folder that holds the packages, which is `src` of a clone or that of an installation.
     """
@@ -183,6 +183,11 @@ def efficiency(model: str, results: str | Path = RESULTS) -> str:
 def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
     """The folder of an exported checkpoint."""
     return f"{results}/exports/{variant}"
+
+
+def lm_eval(variant: Variant | str, results: str | Path = RESULTS) -> str:
+    """The folder of lm-eval's files of a variant: its scores, and each question with its answers."""
+    return f"{results}/lm_eval/{variant}"
 
 
 class VariantFiles(NamedTuple):

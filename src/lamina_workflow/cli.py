@@ -360,6 +360,23 @@ def _export(variant: str, configuration: Path | None, form: str, shard: str, cor
 
 
 @app.command()
+def lm_eval(
+    variant: VariantArgument, configuration: Configuration = None, cores: Cores = "all"
+) -> None:
+    """Write lm-eval's files of a variant: its scores, and each question with its answers.
+
+    The base model is model/none/none/removed=0/none/none.
+
+    ```
+    lamina lm-eval model/task/best/removed=6/ghost_mixed/none
+    ```
+    """
+    folder = f"{RESULTS}/lm_eval/{_variant_of(variant)}"
+    _run_snakemake(Path.cwd(), cores, configuration, folder)
+    typer.echo(f"written  {folder}")
+
+
+@app.command()
 def compare(
     first: Annotated[Path, typer.Argument(help="A results folder.")],
     second: Annotated[Path, typer.Argument(help="Another one.")],
@@ -373,6 +390,17 @@ def compare(
     ```
     """
     _run_module("lamina_workflow.report.compare", "--", str(first), str(second))
+
+
+@app.command()
+def leaderboard(
+    runs: Annotated[list[Path], typer.Argument(help="lamina.duckdb of each run, or its folder.")],
+    output: Annotated[Path, typer.Option(help="The page.")] = Path("leaderboard.html"),
+) -> None:
+    """Show the variants of several runs in one sortable page."""
+    _run_module(
+        "lamina_workflow.report.leaderboard", "--output", str(output), "--", *map(str, runs)
+    )
 
 
 @app.command()
@@ -457,7 +485,8 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
 
     Raises LaminaError if there is no configuration.
     """
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
+    snakefile = str(PROJECT / "workflow/Snakefile")
+    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile]
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]

@@ -59,7 +59,8 @@ def _is_own_workflow(snakefile: str | None) -> bool:
     """
     candidates = [Path(snakefile)] if snakefile else SNAKEFILE_CHOICES
     found = next((path for path in candidates if path.is_file()), None)
-    return found is not None and found.resolve() == _OWN_ROOT / "Snakefile"
+    own_files = (_OWN_ROOT / "Snakefile", _OWN_ROOT / "workflow/Snakefile")
+    return found is not None and found.resolve() in own_files
 
 
 def _check_cache() -> None:

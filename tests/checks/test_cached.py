@@ -39,7 +39,12 @@ def dry_run(folder: Path, offline: str) -> "subprocess.CompletedProcess[str]":
         "HF_HOME": str(folder / "hf"),
         "HF_HUB_OFFLINE": offline,
     }
-    files = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", str(folder / "mine.yaml")]
+    files = [
+        "--snakefile",
+        str(ROOT / "workflow/Snakefile"),
+        "--configfile",
+        str(folder / "mine.yaml"),
+    ]
     return subprocess.run(
         [sys.executable, "-m", "snakemake", "-n", "--quiet", "all", *files],
         cwd=folder,

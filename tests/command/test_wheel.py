@@ -2,26 +2,18 @@
 
 import subprocess
 import sys
-import zipfile
 from os import environ
 from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests.given.wheel import unpack_wheel
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a wheel of this project puts into an environment, without its dependencies."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder / "packages")
-    return folder / "packages"
+    return unpack_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def run_lamina(installed: Path, folder: Path, *arguments: str) -> str:
@@ -38,7 +30,7 @@ def test_the_embedded_study_is_planned_by_the_installed_workflow(
     run_lamina(installed, tmp_path, "example", "study")
 
     command = [sys.executable, "-m", "snakemake", "--dry-run", "--quiet", "rules", "--cores", "1"]
-    command += ["--snakefile", str(installed / "lamina_workflow/project/Snakefile")]
+    command += ["--snakefile", str(installed / "lamina_workflow/project/workflow/Snakefile")]
     environment = environ | {"PYTHONPATH": str(installed)}
     planned = subprocess.run(
         command, cwd=tmp_path / "study", env=environment, capture_output=True, text=True

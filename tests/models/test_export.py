@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import (
@@ -565,6 +566,29 @@ def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(
     assert "| recall | acc | higher | 0.9 ± 0.015 | 0.8 ± 0.02 | 400 | 0 |" in card
     assert "trust_remote_code=True" in card
     assert str(tmp_path) not in card
+
+
+def test_the_hub_reads_the_scores_of_an_export_from_its_card(tmp_path: Path) -> None:
+    rows = [benchmark_row(0, 0.9, 0.015), benchmark_row(1, 0.8, 0.02)]
+    overflowing = benchmark_row(1, float("inf"), 0.0) | {"metric": "perplexity", "stderr": None}
+    part = benchmark_row(1, 0.7, 0.03) | {"task": "recall_easy", "part_of": "recall"}
+    source = source_of(base_folder(tmp_path / "base"), ["3"], benchmarks=[*rows, overflowing, part])
+    save.export_variant(tiny.model(), source, tmp_path / "export")
+
+    card = ModelCard.load(tmp_path / "export/README.md").data
+    assert (card.license, card.language) == ("apache-2.0", ["en"])
+    assert (card.base_model, card["base_model_relation"]) == ("lab/words", "finetune")
+    assert card.model_name == "tiny/words/cosine/removed=1/none/none"
+    scores = {result.metric_type: result.metric_value for result in card.eval_results}
+    assert scores == {"acc": 0.8, "acc_stderr": 0.02}
+    assert {result.dataset_name for result in card.eval_results} == {"recall"}
+    assert card.eval_results[0].dataset_args == {"num_fewshot": 0, "num_samples": 400}
+
+
+def test_a_card_without_scores_has_no_list_of_them(tmp_path: Path) -> None:
+    folder = export(tiny.model(), ["3"], tmp_path)
+
+    assert "model-index" not in ModelCard.load(folder / "README.md").data.to_dict()
 
 
 def merge_slices(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:

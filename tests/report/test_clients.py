@@ -146,3 +146,28 @@ def test_package_and_shell_give_one_answer_to_a_query(
     assert len(shell_rows) == len(package_rows)
     for texts, values in zip(shell_rows, package_rows, strict=True):
         assert all(map(is_written, texts, values)), (texts, values)
+
+
+def test_the_query_of_the_guide_joins_two_runs(sent_folder: Path, tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run / "results").mkdir(parents=True)
+        shutil.copy(sent_folder / "lamina.duckdb", tmp_path / run / "results")
+    guide = (ROOT / "docs/results.md").read_text()
+    [block] = [block for block in guide.split("```sql\n")[1:] if "ATTACH" in block]
+    process = subprocess.run(
+        [str(SHELL), "-csv", "-bail"],
+        input=block.partition("```")[0],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    rows = list(csv.DictReader(io.StringIO(process.stdout)))
+    assert rows
+    assert all(row["kept_a"] == row["kept_b"] for row in rows)
+
+
+def test_the_shell_has_the_option_that_opens_a_browser() -> None:
+    options = subprocess.run([str(SHELL), "-help"], capture_output=True, text=True, check=True)
+    assert "-ui" in options.stdout

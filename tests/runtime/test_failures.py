@@ -178,7 +178,7 @@ def test_a_folder_with_a_file_that_hides_a_module_is_refused(tmp_path: Path) -> 
         check_folder(tmp_path)
 
 
-SNAKEFILE = ["--snakefile", str(ROOT / "Snakefile")]
+SNAKEFILE = ["--snakefile", str(ROOT / "workflow/Snakefile")]
 
 
 def test_a_cache_that_cannot_be_written_is_reported_at_once(

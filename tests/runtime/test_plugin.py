@@ -86,7 +86,7 @@ def test_a_foreign_workflow_fails_with_its_own_messages(
     assert "lamina: " not in run.stderr
 
 
-OWN_WORKFLOW = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "mine.yaml"]
+OWN_WORKFLOW = ["--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "mine.yaml"]
 
 
 def test_laminas_own_configuration_is_checked_by_line(tmp_path: Path) -> None:

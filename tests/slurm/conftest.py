@@ -64,7 +64,7 @@ def copy_clone(
     yield copy
     # A test that failed half way must not keep the GPUs from the next.
     (clone.folder / "faults/hold").unlink(missing_ok=True)
-    drivers = f"profile slurm.*{clone.folder}|{clone.folder}/Snakefile"
+    drivers = f"profile slurm.*{clone.folder}|{clone.folder}/(workflow/)?Snakefile"
     subprocess.run(["pkill", "-KILL", "-f", drivers], check=False)
     unfinished = [job.id for job in clone.list_jobs() if job.state in ("RUNNING", "PENDING")]
     if unfinished:

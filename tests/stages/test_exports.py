@@ -104,7 +104,8 @@ def test_exports_are_told_from_other_arguments_of_snakemake() -> None:
         "results/report.html",
     ]
 
-    assert export.requested_variants(arguments) == ["a/b/c/removed=1/none/none"]
+    folder = "results/exports/"
+    assert export.requested_variants(arguments, folder) == ["a/b/c/removed=1/none/none"]
 
 
 def test_a_size_of_shards_is_allowed(configuration: Configuration) -> None:

@@ -135,7 +135,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     (root / "graph.yaml").write_text(yaml.safe_dump(configure_everything()))
     (root / "resources").symlink_to(ROOT / "resources")
     command = [sys.executable, "-m", "snakemake", "-n", "--cores", "2"]
-    command += ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "graph.yaml"]
+    command += ["--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "graph.yaml"]
     command += ["--", "all", *list_targets()]
     # One of its models is of the hub, and no cache has it.
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "HF_HUB_OFFLINE": "0"}

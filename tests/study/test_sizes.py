@@ -492,7 +492,7 @@ def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     raw["models"] = {"tiny": {"source": "tiny"}}
     (root / "sized.yaml").write_text(yaml.safe_dump(raw))
     (root / "resources").symlink_to(ROOT / "resources")
-    snakefile = ["--snakefile", str(ROOT / "Snakefile"), "--configfile", "sized.yaml"]
+    snakefile = ["--snakefile", str(ROOT / "workflow/Snakefile"), "--configfile", "sized.yaml"]
 
     process = subprocess.run(
         [sys.executable, "-m", "snakemake", "-n", "--cores", "2", *snakefile],

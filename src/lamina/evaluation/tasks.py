@@ -18,6 +18,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.config.group import AggMetricConfig
 from lm_eval.evaluator import evaluate
+from lm_eval.result_schema import EvalResults
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
@@ -301,17 +302,8 @@ class TaskBenchmark:
 
         Raises LaminaError if the variant gives NaN.
         """
-        self.lm.use(model, name, together)
-        groups: list[Group] = []
-        if isinstance(self.task, Group):
-            groups = [self.task, *self.task.get_all_groups()]
-        results: Any = evaluate(
-            lm=self.lm,
-            task_dict={"tasks": self.tasks, "groups": {group.name: group for group in groups}},
-            limit=self.limit,
-            bootstrap_iters=_BOOTSTRAP,
-        )
-
+        results: Any = self.evaluate(model, name, together)
+        groups = self._list_groups()
         member_names = {task_name: [task_name] for task_name in self.tasks}
         for group in groups:
             member_names[group.name] = [str(task.config.task) for task in list_tasks(group)]
@@ -324,6 +316,29 @@ class TaskBenchmark:
             return TaskScores(metric_rows, self._group_samples(results))
         (task_name,) = self.tasks
         return TaskScores(metric_rows, _sample_rows(results, task_name))
+
+    def evaluate(
+        self, model: PreTrainedModel, name: str, together: Together | None = None
+    ) -> EvalResults:
+        """The results of one variant as lm-eval's evaluator gives them, with the samples.
+
+        The arguments and the error are those of `score`.
+        """
+        self.lm.use(model, name, together)
+        groups = {group.name: group for group in self._list_groups()}
+        results = evaluate(
+            lm=self.lm,
+            task_dict={"tasks": self.tasks, "groups": groups},
+            limit=self.limit,
+            bootstrap_iters=_BOOTSTRAP,
+        )
+        return cast(EvalResults, results)
+
+    def _list_groups(self) -> list[Group]:
+        """The group that is measured and the groups in it; none if it is a single task."""
+        if not isinstance(self.task, Group):
+            return []
+        return [self.task, *self.task.get_all_groups()]
 
     def _metric_row(
         self, results: Any, name: str, member_names: Sequence[str], key: str

@@ -1,15 +1,19 @@
-"""Job of rules/export.smk: a variant as a checkpoint, and the refusal of variants nothing makes."""
+"""Jobs of rules/export.smk: a variant as a checkpoint, what it answers in lm-eval's files, and the
+refusal of variants nothing makes.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from lamina import paths
 from lamina.errors import LaminaError
 from lamina.models.gguf import check_cut
+from lamina.options.benchmarks import TaskEntry
+from lamina.options.entry import Options
 from lamina.options.explain import suggest
 from lamina.variant import EXPORTED_AS, Variant
 from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.stages.benchmark import Measuring
 from lamina_workflow.stages.changes import repair_modules
 from lamina_workflow.stages.job import READ, Job, follow_family
 from lamina_workflow.study import requests
@@ -52,9 +56,25 @@ class ExportVariant(Job):
         return tuple(self.repairs)
 
 
-def requested_variants(arguments: Iterable[str]) -> list[str]:
-    """The variants among the targets on Snakemake's command line, as text."""
-    folder = paths.export("")
+class LogSamples(Measuring):
+    """One variant, or the base model, on the tasks that a study measures it on."""
+
+    tasks: dict[str, Options[TaskEntry]]
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
+        names = requests.list_tasks(config, variant)
+        return cls(
+            variants=[str(variant)],
+            tasks={name: config.benchmarks.tasks[name] for name in names},
+            repairs=repair_modules(config, [variant.repair]),
+            follows=follow_family(config, variant.model),
+        )
+
+
+def requested_variants(arguments: Iterable[str], folder: str) -> list[str]:
+    """The variants among the targets on Snakemake's command line that are in a folder, as text."""
     return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
 
 
@@ -92,6 +112,20 @@ def check_variant(config: Configuration, variant: Variant) -> None:
             f"{location}: no study heals it, and to train it for an export alone would leave it "
             f"without benchmarks. Add '{variant.healing}' to `healings` of a study that has it "
             "otherwise, or write none for its healing."
+        )
+
+
+def check_measured(config: Configuration, variant: Variant) -> None:
+    """Refuse a variant that no study measures on a task.
+
+    Raises LaminaError as `check_variant` does. A base model is no variant there.
+    """
+    if variant != Variant.base(variant.model):
+        check_variant(config, variant)
+    if variant.model not in config.models or not requests.list_tasks(config, variant):
+        raise LaminaError(
+            f"no study measures {variant} on a task. Write a variant of a study's, or of a base "
+            f"model, such as {Variant.base(next(iter(config.models)))}."
         )
 
 

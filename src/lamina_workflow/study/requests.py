@@ -110,6 +110,17 @@ def block_variants(
     return sorted(measured_variants)
 
 
+def list_tasks(config: Configuration, variant: Variant) -> list[str]:
+    """The tasks, without texts, on which studies measure a variant or a base model."""
+    measured = set[str]()
+    if variant.is_base:
+        measured = _base_tasks(config, variant.model)
+    for study in _prune_studies(config):
+        if variant in _study_variants(config, study, variant.model, variant.calibration):
+            measured.update(_study_tasks(config, study, variant.calibration))
+    return sorted(measured & config.benchmarks.tasks.keys())
+
+
 def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
     """(model, calibration, task, block) of every benchmark job.
 

@@ -4,11 +4,12 @@
 here looks at a model or a file.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import yaml
+from huggingface_hub import EvalResult, ModelCardData
 
 from lamina.models.export.gguf_file import FILE
 from lamina.models.export.runtimes import VLLM_LISTS
@@ -284,7 +285,7 @@ def render_card(facts: Facts) -> str:
     environment = Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     return environment.from_string(TEMPLATE).render(
         **values,
-        metadata=yaml.safe_dump(_metadata(facts), sort_keys=False, allow_unicode=True).strip(),
+        metadata=_metadata(facts).to_yaml(),
         version=VERSION,
         gguf_file=FILE,
         onward=ONWARD,
@@ -309,19 +310,55 @@ def render_card(facts: Facts) -> str:
     )
 
 
-def _metadata(facts: Facts) -> dict[str, Any]:
+def _metadata(facts: Facts) -> ModelCardData:
     """The block of YAML at the head of the card."""
-    metadata: dict[str, Any] = {
+    inherited = {
         key: facts.base_metadata[key] for key in INHERITED_METADATA if key in facts.base_metadata
     }
-    metadata["library_name"] = "gguf" if facts.form == "gguf" else "transformers"
-    metadata["pipeline_tag"] = "text-generation"
-    metadata["tags"] = ["lamina", "pruned"]
+    tags = ["lamina", "pruned"]
     if facts.form == "code":
-        metadata["tags"].append("custom_code")
-    if facts.manifest.get("revision"):
-        metadata["base_model"] = str(facts.manifest["source"])
-    return metadata
+        tags.append("custom_code")
+    donors = facts.plan.get("replacements") or {}
+    ancestors = [facts.manifest, *(donor for donor in donors.values() if "of" not in donor)]
+    hub_ids = [str(model["source"]) for model in ancestors if model.get("revision")]
+    # The hub knows adapter, merge, quantized and finetune: the last is any change of weights.
+    relation = "merge" if donors else "finetune"
+    results = list(_evaluation_results(facts.benchmarks))
+    return ModelCardData(
+        **inherited,
+        base_model=hub_ids[0] if len(hub_ids) == 1 else hub_ids or None,
+        base_model_relation=relation if hub_ids else None,
+        library_name="gguf" if facts.form == "gguf" else "transformers",
+        pipeline_tag="text-generation",
+        tags=tags,
+        model_name=str(facts.variant) if results else None,
+        eval_results=results or None,
+    )
+
+
+def _evaluation_results(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[EvalResult]:
+    """The rows of the variant, each followed by its standard error, under lm-eval's names.
+
+    Infinite perplexities are left out, for JSON has no such numbers.
+    """
+    for row in benchmarks:
+        if row["removed"] == 0 or row.get("part_of"):
+            continue
+        metric, _, filter_name = row["metric"].partition(",")
+        numbers = {metric: row["value"], f"{metric}_stderr": row["stderr"]}
+        counts = {"num_fewshot": row["n_shot"], "num_samples": row["n_samples"]}
+        for name, number in numbers.items():
+            if number is None or not math.isfinite(number):
+                continue
+            yield EvalResult(
+                task_type="text-generation",
+                dataset_type=row["task"],
+                dataset_name=row["task"],
+                dataset_args=counts,
+                metric_type=name,
+                metric_name=f"{name},{filter_name}" if filter_name else name,
+                metric_value=number,
+            )
 
 
 def _first_shifted_layer(facts: Facts) -> int | None:
