@@ -37,7 +37,8 @@ $(foreach name,config cores variant form shard a b q rate preset file,$(if $(fil
 GPUS = $(shell PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.devices --count 2>/dev/null)
 
 # profiles/default has the settings that hold for every run.
-SNAKEMAKE = $(BIN)/snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
+MODULE = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.interruptible
+SNAKEMAKE = $(MODULE) snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
 	$(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
@@ -63,12 +64,12 @@ rate:
 # The forecast is made together with the study, for the time left.
 run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- all results/cost.json
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.ending
+	@$(MODULE) lamina_workflow.report.ending
 
 plan: cores rate .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {n = $$2} END {print n}') && \
-		PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
+		$(MODULE) lamina_workflow.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
 		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
@@ -133,17 +134,17 @@ export: cores .venv/installed
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.compare -- "$$A" "$$B"
+	@$(MODULE) lamina_workflow.report.compare -- "$$A" "$$B"
 
 explain: .venv/installed
 	$(if $(FILE),,$(error say which: make explain FILE=results/…))
-	@PYTHONPATH=src $(BIN)/python -P -m lamina.store.checksum "$$FILE"
+	@$(MODULE) lamina.store.checksum "$$FILE"
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.shell
+	@$(MODULE) lamina_workflow.report.shell
 
 query: .venv/installed
-	$(call switch,WIDE)$(call switch,CSV)@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	$(call switch,WIDE)$(call switch,CSV)@$(MODULE) lamina_workflow.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went

@@ -34,6 +34,7 @@ LAYERS = [
     {"stages"},
     {"prune_study"},
     {"cli"},
+    {"__main__"},
 ]
 WORKFLOW = {
     "config",
@@ -45,6 +46,7 @@ WORKFLOW = {
     "stages",
     "prune_study",
     "cli",
+    "__main__",
 }
 # What the library does without: it runs where none of them is installed.
 ABSENT_FROM_LIBRARY = {"duckdb", "matplotlib", "snakemake", "vl_convert"}

@@ -6,6 +6,7 @@ a run that was stopped goes on with the same command, and `snakemake` itself can
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import chdir
@@ -35,6 +36,8 @@ Configuration = Annotated[
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
+# -P: a file of the current folder is not imported in place of a package.
+MODULE_COMMAND = (sys.executable, "-P", "-m", "lamina_workflow.runtime.interruptible")
 DEFAULT_CONFIGURATION = Path("config/config.yaml")
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
@@ -239,7 +242,7 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
             f"there is no file {file}. Name a configuration, or begin with `lamina prune` or "
             "`lamina example`."
         )
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
+    command = [*MODULE_COMMAND, "snakemake", "--snakefile", str(PROJECT / "Snakefile")]
     command += ["--cores", cores]
     if configuration is not None:
         command += ["--configfile", str(configuration)]
@@ -255,12 +258,15 @@ def _count_jobs(configuration: Path | None) -> int:
 
 
 def _run_module(module: str, *arguments: str) -> None:
-    # -P: a file of the current folder is not imported in place of a package.
-    _run_command([sys.executable, "-P", "-m", module, *arguments])
+    _run_command([*MODULE_COMMAND, module, *arguments])
 
 
 def _run_command(command: list[str]) -> None:
-    status = subprocess.run(command, check=False).returncode
+    process = subprocess.Popen(command)
+    # The terminal sends Ctrl-C to the process too. It ends its jobs, unlocks the folder, and says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    status = process.wait()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if status != 0:
         raise SystemExit(status)
 
