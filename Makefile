@@ -1,6 +1,6 @@
 # make run    the embedded study: results/report.html
-# make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device;
-#             CALIBRATE=1 measures this machine, which happens anyway where there is no GPU)
+# make plan   what a run would cost, stage by stage, beside the naive way. Without a GPU, it measures this machine; with one,
+#             times are those of 100 TFLOP/s (RATE=50, the TFLOP/s of your device; CALIBRATE=1 measures it)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   the tests: fast ones, and short runs of the workflow
