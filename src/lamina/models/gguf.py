@@ -248,7 +248,7 @@ def stored_dtype(header: Header) -> str:
     n_numbers = Counter[int]()
     for tensor in header.tensors.values():
         n_numbers[tensor.kind] += tensor.n_numbers
-    most_common = max(n_numbers, key=lambda kind: n_numbers[kind])
+    most_common = max(n_numbers, key=lambda kind: n_numbers[kind], default=_F32)
     return {_F32: "float32", _F16: "float16"}.get(most_common, "bfloat16")
 
 
