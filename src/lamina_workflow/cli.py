@@ -7,6 +7,7 @@ a run that was stopped goes on with the same command, and `snakemake` itself can
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import chdir
@@ -56,6 +57,8 @@ Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, 
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
 FORECAST_CONFIGURATION = "forecast.yaml"
+# -P: a file of the current folder is not imported in place of a package.
+MODULE_COMMAND = (sys.executable, "-P", "-m", "lamina_workflow.runtime.interruptible")
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
 
@@ -485,8 +488,7 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
 
     Raises LaminaError if there is no configuration.
     """
-    snakefile = str(PROJECT / "workflow/Snakefile")
-    command = [sys.executable, "-m", "snakemake", "--snakefile", snakefile]
+    command = [*MODULE_COMMAND, "snakemake", "--snakefile", str(PROJECT / "workflow/Snakefile")]
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]
@@ -523,12 +525,15 @@ def _count_jobs(configuration: Path | None) -> int:
 
 
 def _run_module(module: str, *arguments: str) -> None:
-    # -P: a file of the current folder is not imported in place of a package.
-    _run_command([sys.executable, "-P", "-m", module, *arguments])
+    _run_command([*MODULE_COMMAND, module, *arguments])
 
 
 def _run_command(command: list[str]) -> None:
-    status = subprocess.run(command, check=False).returncode
+    process = subprocess.Popen(command)
+    # The terminal sends Ctrl-C to the process too. It ends its jobs, unlocks the folder, and says so.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    status = process.wait()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if status != 0:
         raise SystemExit(status)
 

@@ -169,6 +169,8 @@ MANIFEST = {
     "layer_parameters": 5,
     "hidden_size": N_CHANNELS,
     "parameters": 90,
+    "path": "models/small",
+    "files": {"model.safetensors": [180, 0]},
 }
 SHAPE = Shape(8, N_CHANNELS, 172, 512, 4)
 
@@ -228,6 +230,17 @@ def test_benchmarks_write_a_row_for_each_sample_and_variant(configuration: Any) 
         n_variants += len(requests.block_variants(configuration, *block))
     row_bytes = estimate.SAMPLE_ROW_BYTES * N_SAMPLES * n_variants
     assert sum(cost.disk for cost in costs) == row_bytes
+
+
+def test_a_checkpoint_of_a_quantised_model_takes_disk_and_a_folder_of_the_user_none(
+    configuration: Any,
+) -> None:
+    sizes: list[float] = []
+    for path in ("results/checkpoints/0123-auto", "models/small"):
+        manifests = {"small": MANIFEST | {"path": path}, "same": MANIFEST | {"path": path}}
+        works = estimate.Works(configuration, manifests, {}, {}, {})
+        sizes.append(sum(work.cost.disk for work in works._estimate_checkpoints()))
+    assert sizes == [180, 0]
 
 
 def test_adapters_take_disk(configuration: Any) -> None:

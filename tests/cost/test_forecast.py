@@ -95,8 +95,9 @@ def test_the_table_adds_up() -> None:
         "sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9, 1e9),
         "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7, 5e8),
     }
-    last_line = forecast.format_table(stages, 1e12).splitlines()[-1]
-    assert " ".join(last_line.split()) == "all 4 2e+06 7.2 2 h 10 h 3 GB 1.5 GB"
+    lines = forecast.format_table(stages, 1e12, n_other_jobs=3, start_seconds=3600).splitlines()
+    rows = [" ".join(line.split()) for line in lines]
+    assert rows[-2:] == ["starts 3 1 h", "all 7 2e+06 7.2 3 h 11 h 3 GB 1.5 GB"]
 
 
 def test_the_rate_is_that_of_a_sweep() -> None:

@@ -55,7 +55,7 @@ class Dequantised(NamedTuple):
 def dequantised(tmp_path_factory: pytest.TempPathFactory) -> Dequantised:
     folder = tmp_path_factory.mktemp("gguf")
     original = gguf_files.write(folder / "tiny.gguf")
-    dequantise_model(folder / "tiny.gguf", folder / "checkpoint")
+    dequantise_model(folder / "tiny.gguf", folder / "checkpoint", "float32")
     return Dequantised(original, folder / "checkpoint")
 
 
@@ -88,6 +88,35 @@ def test_weights_are_those_that_quantising_left(dequantised: Dequantised) -> Non
     name = "model.layers.0.mlp.up_proj.weight"
     before = gguf_files.random_llama().state_dict()[name]
     assert (stored[name] - before).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("number_format", "dtype"),
+    [
+        (GGMLQuantizationType.Q8_0, torch.bfloat16),
+        (GGMLQuantizationType.BF16, torch.bfloat16),
+        (GGMLQuantizationType.F16, torch.float16),
+        (GGMLQuantizationType.F32, torch.float32),
+    ],
+)
+def test_quantised_weights_are_stored_in_bfloat16_and_others_as_they_are(
+    tmp_path: Path, number_format: GGMLQuantizationType, dtype: torch.dtype
+) -> None:
+    original = gguf_files.write(tmp_path / "tiny.gguf", **in_format(number_format))
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    stored = load_file(tmp_path / "checkpoint/model.safetensors")
+    for name, weight in stored.items():
+        assert torch.equal(weight, original.state_dict()[name].to(dtype))
+
+
+def test_a_gguf_file_is_computed_in_float32_unless_its_entry_says_otherwise(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "tiny.gguf")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    for dtype, loaded, width in (("auto", "float32", 4), ("bfloat16", "bfloat16", 2)):
+        entry = Model(source="tiny.gguf", dtype=dtype)
+        manifest = describe_model("tiny", entry, tmp_path / "checkpoint")
+        assert manifest["dtype"] == loaded
+        assert manifest["weights_bytes"] == width * manifest["parameters"]
 
 
 def test_the_checkpoint_is_an_ordinary_one_with_the_same_logits(dequantised: Dequantised) -> None:
@@ -223,7 +252,7 @@ def test_an_odd_and_valid_file_is_the_model_that_was_written(
     first_shard = sorted(tmp_path.iterdir())[0]
     assert gguf.read_shape(first_shard, "source") == (gguf_files.LAYERS, gguf_files.CONTEXT)
 
-    dequantise_model(first_shard, tmp_path / "checkpoint")
+    dequantise_model(first_shard, tmp_path / "checkpoint", "float32")
 
     loaded = load_checkpoint(tmp_path / "checkpoint")
     assert loaded.config.model_type == "llama"
@@ -263,7 +292,7 @@ def test_factors_of_rotary_frequencies_are_kept(
     original = gguf_files.write(tmp_path / "tiny.gguf", extra_fields={"rope_freqs.weight": factors})
     original.model.rotary_emb.inv_freq /= torch.from_numpy(factors)
 
-    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint", "float32")
 
     loaded = load_checkpoint(tmp_path / "checkpoint")
     assert loaded.config.rope_parameters["rope_type"] == rope_type
@@ -329,7 +358,7 @@ def write_lfm2(file: Path) -> PreTrainedModel:
 
 def test_layers_without_attention_are_kept(tmp_path: Path) -> None:
     original = write_lfm2(tmp_path / "tiny.gguf")
-    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint", "float32")
     loaded = load_checkpoint(tmp_path / "checkpoint")
     assert loaded.config.layer_types == ["conv", "full_attention", "conv"]
     assert_same_logits(loaded, original)
@@ -378,7 +407,7 @@ def test_a_model_with_a_large_vocabulary_is_dequantised(tmp_path: Path) -> None:
     original = gguf_files.write(file, vocabulary=vocabulary, **in_format(F16))
 
     start_seconds = time.process_time()
-    dequantise_model(file, tmp_path / "checkpoint")
+    dequantise_model(file, tmp_path / "checkpoint", "float32")
     assert time.process_time() - start_seconds < 30
 
     stored = load_file(tmp_path / "checkpoint/model.safetensors")

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from lamina.models import gguf
 from tests.given import gguf_files
@@ -73,6 +75,18 @@ def test_its_export_is_a_gguf_file_on_request(
     assert gguf.read_shape(project.folder / file, "") == expected_shape
     log = (project.folder / f"logs/export_variant/{variant}.log").read_text()
     assert f"gguf: llama-cli -m {file}" in log
+
+
+def test_its_checkpoint_and_its_export_are_in_bfloat16(project: Project) -> None:
+    """Although the study computes in float32."""
+    export = "results/exports/tiny/mine/deep/removed=1/none/none"
+    project.run(export)
+
+    manifest = read_manifest(project, "tiny")
+    assert manifest["dtype"] == "float32"
+    for folder in (manifest["path"], export):
+        weights = load_file(project.folder / folder / "model.safetensors")
+        assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
 
 def test_another_name_of_the_model_dequantises_nothing(project: Project) -> None:

@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,7 +20,13 @@ from lamina.models import workload
 from lamina.models.materialise import materialise
 from lamina.models.workload import Workload
 from lamina_workflow.runtime.log_handler import LogHandler
-from lamina_workflow.runtime.progress import JobRecord, RunProgress, format_seconds, spoken_range
+from lamina_workflow.runtime.progress import (
+    JobRecord,
+    RunProgress,
+    WorkReport,
+    format_seconds,
+    spoken_range,
+)
 from tests.given import tiny
 
 
@@ -279,6 +287,24 @@ def test_the_time_left_is_a_range_in_a_readable_unit(
 )
 def test_a_duration_has_a_readable_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+def test_a_short_job_says_at_its_end_what_it_has_done(tmp_path: Path) -> None:
+    """Else only jobs of more than 15 s would say how fast the machine is."""
+    log = tmp_path / "short.log"
+    job = f"""
+from types import SimpleNamespace
+from lamina.models.workload import done
+from lamina_workflow.runtime.script import run_script
+
+with run_script(SimpleNamespace(log=[{str(log)!r}], resources={{}}, params={{}})):
+    done.add(120.0)
+    done.add(3.0)
+"""
+    subprocess.run([sys.executable, "-c", job], check=True)
+    report = WorkReport.read(log)
+    assert report is not None
+    assert report.layer_tokens == 123
 
 
 def test_layers_count_the_tokens_that_run_through_them() -> None:

@@ -27,6 +27,8 @@ def export_job(job: ExportVariant) -> str:
     parts = assembly.read_parts(variant, VariantFiles(job.plan, job.patch, adapter))
     assert parts.plan is not None  # the rule names one
     manifest = checksum.read_json(job.manifest)
+    if manifest["dtype"] == "float32":
+        manifest["dtype"] = "auto"  # as the checkpoint is stored: 16-bit weights stay so
     described_in_card = (variant, Variant.base(variant.model))
     measured = [
         row

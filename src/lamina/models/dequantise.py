@@ -2,7 +2,7 @@
 
 The checkpoint holds config.json, safetensors weights and the tokenizer's files.
 
-    python -m lamina.models.dequantise FILE.gguf FOLDER
+    python -m lamina.models.dequantise FILE.gguf FOLDER [DTYPE]
 
 transformers reads the weights and settings from a reduced copy of the GGUF file. The copy holds the
 vocabulary only where transformers needs its size, because transformers spends minutes on it.
@@ -82,8 +82,9 @@ _SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
     """Write a quantised model to `folder` as an ordinary checkpoint in `dtype`.
 
-    `path` is a GGUF file, or the config.json of a quantised folder. `auto` is float32 for a GGUF
-    file, and otherwise the type that config.json states. A tokenizer.json in the folder of a GGUF
+    `path` is a GGUF file, or the config.json of a quantised folder. `auto` is the type that
+    config.json states; for a GGUF file it is bfloat16, or float32 or float16 if most of its numbers
+    are. A tokenizer.json in the folder of a GGUF
     file replaces the tokenizer that the file describes.
 
     Raises LaminaError if the file is damaged, or if something in it would be lost. No incomplete
@@ -94,6 +95,8 @@ def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str =
         return
     # The tokenizer takes seconds and the weights take minutes, so a bad tokenizer fails first.
     tokenizer = read_gguf_tokenizer(path, where)
+    if dtype == "auto":
+        dtype = gguf.stored_dtype(gguf.read_header(path, where))
     model = read_model(path, dtype, where, folder.parent)
     _forget_quantisation(model)
     with parquet.replace_file(folder) as temporary:
@@ -425,4 +428,4 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
 
 if __name__ == "__main__":
     with report_errors():
-        dequantise_model(Path(sys.argv[1]), Path(sys.argv[2]))
+        dequantise_model(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

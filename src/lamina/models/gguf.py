@@ -16,6 +16,7 @@ header in a fraction of a second.
 import mmap
 import re
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -236,6 +237,19 @@ def read_shape(path: Path, where: str) -> tuple[int, int | None]:
             f"and says `{key}: {layers}`. Download or convert it again."
         )
     return layers, header.get(f"{header.family}.context_length")
+
+
+def stored_dtype(header: Header) -> str:
+    """The number format, by torch's name, of a checkpoint with the numbers of a file.
+
+    It is that of most numbers of the file if they are floating point numbers, and bfloat16 if they
+    are quantised. Rounding to bfloat16 moves quantised numbers by less than quantising did.
+    """
+    n_numbers = Counter[int]()
+    for tensor in header.tensors.values():
+        n_numbers[tensor.kind] += tensor.n_numbers
+    most_common = max(n_numbers, key=lambda kind: n_numbers[kind], default=_F32)
+    return {_F32: "float32", _F16: "float16"}.get(most_common, "bfloat16")
 
 
 def read_texts(setting: Setting) -> list[str]:

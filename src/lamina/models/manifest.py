@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from lamina.errors import LaminaError, explain_machine_error
 from lamina.models import checkpoint, sizes
 from lamina.models.digests import describe_files
+from lamina.models.gguf import is_gguf
 from lamina.options.models import Model
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ _HUB_FILES = [
 _HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
 # Settings of a model's entry that its later jobs read in the manifest.
 _COPIED_SETTINGS = (
-    "dtype",
     "trust_remote_code",
     "chat_template",
     "fewshot_as_turns",
@@ -123,7 +123,8 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         loaded_dtype: of the weights as they are loaded
         decoder: the `model_type` of the decoder, which in a model of images and text is another
         runs_code_in_vllm: whether vLLM can run an export with code
-        dtype, trust_remote_code, and how prompts are written: as in the entry
+        dtype: as in the entry; `auto` is float32 for a GGUF file
+        trust_remote_code, and how prompts are written: as in the entry
         series, step: only for a checkpoint of a training
 
     Raises LaminaError if config or weights are missing or incomplete, the model cannot be loaded
@@ -151,7 +152,8 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
     model = load_skeleton(folder, entry.source, entry.trust_remote_code)
     n_parameters = sum(weight.numel() for weight in model.parameters())
-    width = checkpoint.stored_width(entry.dtype, decoder, tensors)
+    dtype = "float32" if entry.dtype == "auto" and is_gguf(entry.source) else entry.dtype
+    width = checkpoint.stored_width(dtype, decoder, tensors)
     counted = sizes.count_sizes(model, width)
     manifest: dict[str, Any] = {
         "path": _relative_path(folder),
@@ -174,6 +176,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     }
     for key in _COPIED_SETTINGS:
         manifest[key] = getattr(entry, key)
+    manifest["dtype"] = dtype
     if entry.series is not None:
         manifest["series"] = entry.series
         manifest["step"] = entry.step

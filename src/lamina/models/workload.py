@@ -49,6 +49,11 @@ class Workload:
             self.report()
         self.layer_tokens += layer_tokens
 
+    def finish(self) -> None:
+        """Write into the log what the whole job has done, if it has computed."""
+        if self._started:
+            self.report()
+
     def report(self) -> None:
         """Write into the log what is done."""
         self._reported = time.monotonic()

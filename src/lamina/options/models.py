@@ -15,8 +15,9 @@ Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 class Model(Entry):
     """A folder or a GGUF file on disk, or a model of the hub with its revision.
 
-    A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. Its
-    numbers remain those that quantising left.
+    A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. With
+    `auto`, quantised numbers of a GGUF file are rounded to bfloat16, which moves them by less than
+    quantising did (docs/models.md); `float32` keeps them exactly, in twice the space.
     """
 
     source: UserPath = option(
@@ -38,7 +39,7 @@ class Model(Entry):
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
         "Number format in which the weights are loaded; `auto` takes the checkpoint's own, and "
-        "float32 for a GGUF file.",
+        "float32 for a GGUF file, whose checkpoint is stored in bfloat16.",
         "auto",
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(

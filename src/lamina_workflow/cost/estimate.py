@@ -241,6 +241,7 @@ class Works:
     """By model, and benchmark task or perplexity text."""
 
     def __iter__(self) -> Iterator[JobsWork]:
+        yield from self._estimate_checkpoints()
         yield from self._estimate_captures()
         yield from self._estimate_sweeps()
         yield from self._estimate_searches()
@@ -257,6 +258,14 @@ class Works:
         if not isinstance(configured_budget, int):
             configured_budget = type(self.config.sweep)().tokens
         return int(configured_budget)
+
+    def _estimate_checkpoints(self) -> Iterator[JobsWork]:
+        """What quantised models become; models of the same content share one checkpoint."""
+        manifest_by_path = {str(manifest["path"]): manifest for manifest in self.manifests.values()}
+        for path, manifest in manifest_by_path.items():
+            if Path(path).parts[:1] == ("results",):
+                n_bytes = sum(size for size, _ in manifest["files"].values())
+                yield JobsWork.of("prepare", [path], 0.0, 0.0, 0.0, disk=n_bytes)
 
     def _estimate_captures(self) -> Iterator[JobsWork]:
         for model, calibration in requests.list_captures(self.config):

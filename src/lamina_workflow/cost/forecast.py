@@ -22,7 +22,7 @@ from lamina.errors import LaminaError, report_errors
 from lamina.store import checksum
 from lamina_workflow.runtime import devices, resources
 
-STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
+STAGES = ("prepare", "capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is
 # well below the peak.
 GPU_RATE = 100.0
@@ -71,19 +71,32 @@ class StartSeconds(NamedTuple):
     without_model: float
 
 
-def format_table(stages: Mapping[str, Stage], rate: float) -> str:
-    """The estimate as text, at a rate in FLOP/s."""
+def format_table(
+    stages: Mapping[str, Stage], rate: float, n_other_jobs: int = 0, start_seconds: float = 0.0
+) -> str:
+    """The estimate as text, at a rate in FLOP/s; stages without jobs are left out.
+
+    n_other_jobs: jobs that compute with no model.
+    start_seconds: how long the starts of all jobs take, which is the time of these jobs.
+    """
     header = (
         f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}"
         f"{'memory':>9}{'disk':>9}"
     )
-    total = reduce(Stage.plus, stages.values(), Stage())
+    total = reduce(Stage.plus, stages.values(), Stage(jobs=n_other_jobs))
     lines = [header]
     for name, stage in {**stages, "all": total}.items():
+        if not stage.jobs:
+            continue
+        seconds = stage.flops / rate
+        naive_seconds = stage.naive_flops / rate
+        if stage is total:
+            lines.append(f"{'starts':<10}{n_other_jobs:>7,}{format_duration(start_seconds):>33}")
+            seconds += start_seconds
+            naive_seconds += start_seconds
         lines.append(
             f"{name:<10}{stage.jobs:>7,}{stage.layer_tokens:>14.3g}{stage.flops / 1e15:>9.3g}"
-            f"{format_duration(stage.flops / rate):>10}"
-            f"{format_duration(stage.naive_flops / rate):>10}"
+            f"{format_duration(seconds):>10}{format_duration(naive_seconds):>10}"
             f"{format_bytes(stage.memory):>9}{format_bytes(stage.disk):>9}"
         )
     return "\n".join(lines)
@@ -238,6 +251,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
+        print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
         measured_rate = measure_rate(options.file.parent, options.calibrate)
 
     if measured_rate:
@@ -253,18 +267,21 @@ def main(arguments: Iterable[str] | None = None) -> None:
             "instead."
         )
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
-    print(format_table(stages, rate), "", message, sep="\n")
-    print(
-        "Memory: of the largest job, above the process and the weights. Disk: at most, without "
-        "downloaded models."
-    )
-
     seconds = sum(stage.flops for stage in stages.values()) / rate
     n_computing = sum(stage.jobs for stage in stages.values())
+    n_jobs = int(options.jobs or 0)
+    starts = measure_start()
+    n_other = max(0, n_jobs - n_computing)
+    start_seconds = n_computing * starts.with_model + n_other * starts.without_model
+    print(format_table(stages, rate, n_other, start_seconds), "", message, sep="\n")
+    print(
+        "Memory: of the largest job, above the process and the weights. Disk: at most, without "
+        "downloaded models. Starts: of all jobs, and the jobs that compute with no model."
+    )
+
     n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1
     n_parallel = n_gpus or min(N_JOBS_ON_CPU, n_cores)
-    n_jobs = int(options.jobs or 0)
-    print(describe_remaining(n_jobs, n_computing, seconds, measure_start(), n_parallel))
+    print(describe_remaining(n_jobs, n_computing, seconds, starts, n_parallel))
     for note in costs["notes"]:
         print(note)
 

@@ -126,9 +126,6 @@ The weights take {{ megabytes(weights_bytes) }} MB, the GGUF file of the base mo
 {%   if form == "gguf" %}
 The tensors that stay have the bits that they have there.
 {%   else %}
-{%     if manifest.dtype in ("auto", "float32") %}
-They are stored in float32; `dtype: bfloat16` in the model's entry halves that.
-{%     endif %}
 {%     if is_bare_cut %}
 `lamina export {{ variant }} --form gguf` writes a GGUF file with the bits of the base model's.
 {%     endif %}

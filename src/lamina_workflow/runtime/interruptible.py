@@ -1,0 +1,21 @@
+"""Run a module so that Ctrl-C ends it with one line, also while it imports what it needs.
+
+    python -P -m lamina_workflow.runtime.interruptible snakemake --cores 2
+
+`lamina` and make start their programs in this way. Snakemake itself ends the jobs of a run; this is
+for the seconds before a run and after it. This module therefore imports next to nothing.
+"""
+
+import runpy
+import sys
+
+STOPPED = "Stopped. The same command goes on."
+
+if __name__ == "__main__":
+    module = sys.argv.pop(1)
+    try:
+        if module == "snakemake":
+            print("Listing what is left to do …", file=sys.stderr, flush=True)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)

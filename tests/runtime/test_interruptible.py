@@ -1,0 +1,61 @@
+"""Ctrl-C ends a command with one line, and the folder can be used again at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+STOPPED = "Stopped. The same command goes on.\n"
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """A command in a process group of its own, as a shell starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", *arguments],
+        cwd=folder,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def read_until(stream: IO[str], beginning: str) -> None:
+    """Read lines up to one that begins in this way."""
+    while not (line := stream.readline()).startswith(beginning):
+        assert line, f"no line begins with {beginning}"
+
+
+def interrupt(process: subprocess.Popen[str]) -> str:
+    """Send Ctrl-C to all processes of a command; returns what it still writes."""
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    return output
+
+
+def test_a_command_that_still_imports_ends_with_one_line(tmp_path: Path) -> None:
+    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "snakemake", "--version")
+    assert process.stdout is not None
+    read_until(process.stdout, "Listing what is left to do")
+    assert interrupt(process) == STOPPED
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_leaves_no_lock(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-P", "-m", "lamina_workflow", "example", str(tmp_path / "study")],
+        check=True,
+    )
+    for first_line in ("Listing what is left to do", "0 of "):
+        process = start(tmp_path / "study", "lamina_workflow", "run", "--cores", "1")
+        assert process.stdout is not None
+        read_until(process.stdout, first_line)
+        output = interrupt(process)
+        assert output.endswith(STOPPED)
+        assert "Traceback" not in output
+        assert not list((tmp_path / "study").glob(".snakemake/locks/*"))
