@@ -158,6 +158,6 @@ check: .venv/installed
 	$(PYTHON) -m venv .venv
 	touch .venv/lamina
 	@echo "lamina: 2.4 GB of packages are installed into .venv, which takes some minutes."
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python tools/install_packages.py requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
