@@ -5,6 +5,7 @@ import sys
 from os import environ
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests import ROOT
@@ -28,6 +29,7 @@ def test_the_files_that_the_crawler_reads_exist() -> None:
     assert {"mandatory-flags", "software-stack-deployment", "report"} <= settings["usage"].keys()
 
 
+@pytest.mark.slow
 def test_the_file_in_workflow_plans_the_same_jobs(tmp_path: Path) -> None:
     for part in ("resources", "workflow"):
         (tmp_path / part).symlink_to(ROOT / part)
