@@ -4,8 +4,8 @@
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   the tests: fast ones, and short runs of the workflow
-# make test-slow     whole studies, what a change makes stale, files damaged and runs killed, every type of transformers,
-#             every stage on pretended devices, whether intervals cover
+# make test-slow     whole studies, what a change makes stale, files damaged and runs killed, every family and
+#             type of models, every stage on pretended devices, whether intervals cover
 # make test-cluster  a SLURM cluster on this machine (root; Debian); SLOW=1 with jobs out of time, full disks and the like
 # make unlock let a folder go on whose run was killed (kill -9, power) and has certainly ended
 # make resume-slurm  go on after the driver of a cluster run was lost; its jobs are cancelled first (docs/cluster.md)
@@ -170,6 +170,6 @@ docs: .venv/installed
 	$(PYTHON) -m venv .venv
 	touch .venv/lamina
 	@echo "lamina: 2.4 GB of packages are installed into .venv, which takes some minutes."
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python tools/install_packages.py requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@

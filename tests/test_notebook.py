@@ -91,6 +91,7 @@ def test_the_example_measures_every_layer_without_a_study(example_folder: Path) 
     assert "calibration" not in printed
 
 
+@pytest.mark.slow
 def test_the_example_shows_the_results_of_a_study(example_folder: Path, tmp_path: Path) -> None:
     calibrations = ("facts", "recall")
     tables = write_study(tmp_path / "tables", n_layers=6, calibrations=calibrations, sizes=(1,))

@@ -11,6 +11,7 @@ import sys
 from os import environ
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests import ROOT
@@ -70,6 +71,7 @@ def count_jobs(snakefile: str, folder: Path) -> dict[str, str]:
     return {line[0]: line[1] for line in fields if len(line) == 2 and line[1].isdigit()}
 
 
+@pytest.mark.slow
 def test_the_file_at_the_top_plans_the_same_jobs(tmp_path: Path) -> None:
     for part in ("resources", "workflow"):
         (tmp_path / part).symlink_to(ROOT / part)

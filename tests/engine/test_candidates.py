@@ -22,6 +22,7 @@ from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
 from tests.given import tiny
 from tests.given.cut_models import NEAR_TIE, naive_loglikelihoods, random_samples
+from tests.given.slow import slow_except
 
 DEPTH = 5
 CHANNELS = 32
@@ -68,7 +69,7 @@ def materialise_candidate(model: PreTrainedModel, candidate: Candidate) -> PreTr
     return materialise(model, plan, candidate.patches or None)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_any_set_with_any_patches_equals_the_materialised_variant(family: str) -> None:
     model = tiny.model(family)
     samples = random_samples(1, count=4)

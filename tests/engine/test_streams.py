@@ -11,6 +11,7 @@ from lamina.engine import taps
 from lamina.engine.batches import by_length
 from lamina.models.structure import layers_of
 from tests.given import tiny
+from tests.given.slow import slow_except
 
 
 def texts_of_many_lengths(count: int) -> list[tuple[int, ...]]:
@@ -69,7 +70,7 @@ def test_a_consumer_gets_the_streams_of_each_sequence_once(family: str) -> None:
             torch.testing.assert_close(stream, expected[boundary][0], atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_no_layer_after_the_last_boundary_runs_and_the_model_is_restored(family: str) -> None:
     """Also if the consumer fails."""
     model = tiny.model(family)

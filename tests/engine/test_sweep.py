@@ -48,7 +48,7 @@ def assert_scores_of_cut_models(
         assert np.abs(measured - expected).max() < NEAR_TIE, unit
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 @pytest.mark.parametrize("kind", slow_except(["layer"], ["layer", "attention", "mlp"]))
 def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: str) -> None:
     model = tiny.model(family)

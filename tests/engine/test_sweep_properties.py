@@ -41,7 +41,7 @@ def draw_samples(draw: st.DrawFn) -> list[Sample]:
 
 
 @settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=10, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(
     samples=draw_samples(),

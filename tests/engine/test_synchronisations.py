@@ -18,6 +18,7 @@ from lamina.engine import capture, forking, moments, sweep
 from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from tests.given import tiny
+from tests.given.slow import slow_except
 
 WAITING_CALLS = {
     "cpu",
@@ -159,7 +160,7 @@ def test_attention_has_a_mask_only_where_a_context_is_shared(
         assert calls == {(False, True, model.config.num_key_value_heads)}
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_texts_without_a_mask_have_the_numbers_of_those_with_one(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from lamina.relevance.score import score_sweep
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.cut_models import random_samples
+from tests.given.slow import slow_except
 
 MODULE_BY_KIND = {"layer": "", "attention": ".self_attn", "mlp": ".mlp"}
 
@@ -106,7 +107,7 @@ def test_gradients_of_half_precision_are_summed_in_float32() -> None:
         assert float(shares[unit].mean()) == pytest.approx(expected_score, rel=1e-6)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_every_family_has_magnitude_and_taylor_relevance(family: str) -> None:
     model = tiny.model(family)
     samples = random_samples(3, count=3)

@@ -27,6 +27,7 @@ from lamina.store import parquet
 from lamina.variant import Variant
 from tests import ROOT
 from tests.given import tiny
+from tests.given.slow import slow_except
 from tests.given.tasks import evaluate_with_lm_eval, make_task
 
 N_QUESTIONS = 24
@@ -88,7 +89,7 @@ def some_variants() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("limit", "n_variants"), [(None, 5), (15, 2)])
+@pytest.mark.parametrize(("limit", "n_variants"), [(None, 3), (15, 2)])
 def test_choices_of_each_variant_are_scored_as_by_lm_eval(
     questions: Path, limit: int | None, n_variants: int
 ) -> None:
@@ -239,7 +240,9 @@ def test_sizes_count_patches() -> None:
     assert efficiency.measure_sizes(patched)["parameters"] == n_without + 32 * 32
 
 
-@pytest.mark.parametrize("family", ["llama", "bloom", "gpt2", "gemma3_text"])
+@pytest.mark.parametrize(
+    "family", slow_except(["llama", "gpt2"], ["llama", "bloom", "gpt2", "gemma3_text"])
+)
 def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     """So many layers are removed that the variant is faster on a busy machine too."""
     base = tiny.model(family, depth=14)

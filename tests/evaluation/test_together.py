@@ -106,7 +106,11 @@ def plain_likelihood(model: PreTrainedModel, row: Scored) -> Likelihood:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "mistral", "gemma2", "gemma3_text", "bloom", "opt", "mixtral"]
+    "family",
+    slow_except(
+        ["llama", "gemma3_text", "bloom"],
+        ["llama", "mistral", "gemma2", "gemma3_text", "bloom", "opt", "mixtral"],
+    ),
 )
 def test_each_row_of_each_variant_has_the_likelihood_that_it_has_alone(family: str) -> None:
     model = tiny.model(family)
@@ -285,7 +289,7 @@ def model_of_context(family: str, context_length: int) -> PreTrainedModel:
 
 
 @pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", slow_except(["gpt2"], ["gpt2", "llama"]))
 def test_questions_longer_than_the_context_are_cut_as_lm_eval_cuts_them(
     family: str, kind: str, tmp_path: Path
 ) -> None:

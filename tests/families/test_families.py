@@ -78,7 +78,7 @@ def list_cells() -> list[Cell]:
 
 CELLS = list_cells()
 CELLS_WITH_CODE = [cell for cell in CELLS if cell.kind in KINDS_WITH_CODE]
-FAMILIES_OF_EVERY_DAY = ("bloom", "gemma2", "gpt2", "llama")
+FAMILIES_OF_EVERY_DAY = ("gemma2", "gpt2")
 
 
 def mark_slow(cells: list[Cell]) -> list[Any]:

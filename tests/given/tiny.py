@@ -45,6 +45,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bloom": {**_TOKEN_IDS, "hidden_size": 32, "n_layer": 5, "n_head": 4},
 }
 FAMILIES = sorted(CONFIGS)
+# One of each kind, for the tests of every day: ALiBi, windows and norms around a sub-layer,
+# learned positions, the usual gated one, experts.
+USUAL_FAMILIES = ("bloom", "gemma3_text", "gpt2", "llama", "mixtral")
 
 
 def model(family: str = "llama", seed: int = 0, depth: int = 5, **changes: Any) -> PreTrainedModel:

@@ -63,7 +63,7 @@ def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], list[train
     return weights, rows
 
 
-@pytest.mark.parametrize("n_saves", [1, 3, 5])
+@pytest.mark.parametrize("n_saves", [1, 5])
 def test_any_saved_step_leads_to_the_same_weights(
     n_saves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +162,7 @@ def kill_after_first_save(job: HealVariant) -> None:
     assert files == [progress_file]
 
 
+@pytest.mark.slow
 def test_a_killed_job_continues_and_writes_the_same_bytes(tmp_path: Path) -> None:
     write_inputs(tmp_path)
     job = make_job(tmp_path, "output")

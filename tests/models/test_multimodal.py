@@ -48,7 +48,7 @@ def assert_same_weights(reloaded: PreTrainedModel, variant: PreTrainedModel) -> 
         assert torch.equal(reloaded_state[name], weight), name
 
 
-@pytest.mark.parametrize("model", SEEING, indirect=True)
+@pytest.mark.parametrize("model", slow_except(["gemma3"], SEEING), indirect=True)
 def test_a_sweep_is_right(model: PreTrainedModel, tmp_path: Path) -> None:
     trials.sweep(model, tmp_path)
 
@@ -72,7 +72,7 @@ def test_a_stock_export_keeps_the_model_whole(model: PreTrainedModel, tmp_path: 
     assert "AutoModelForImageTextToText.from_pretrained" in card
 
 
-@pytest.mark.parametrize("model", SEEING, indirect=True)
+@pytest.mark.parametrize("model", slow_except(["gemma3"], SEEING), indirect=True)
 def test_an_export_with_a_patch_keeps_the_model_whole(
     model: PreTrainedModel, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from lamina.models.structure import (
 from lamina.models.surgery import remove_units
 from tests.families.trials import bypassed
 from tests.given import tiny
+from tests.given.slow import slow_except
 from tests.given.variants import compute_logits, random_patch
 
 
@@ -44,7 +45,7 @@ def compute_cached_logits(model: PreTrainedModel, token_ids: torch.Tensor) -> to
     return torch.cat(logits, 1)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 @pytest.mark.parametrize(
     ("units", "n_kept"),
     [(["2", "0", "3"], 2), (["0.attention", "3.attention"], 5), (["0.mlp", "3.mlp"], 5)],
@@ -92,7 +93,7 @@ ATTENTION_NAMES = {
 MLP_NAMES = {"opt": ["fc1", "fc2"]}
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_sublayers_and_final_norm_are_found(family: str) -> None:
     model = tiny.model(family)
     assert family_of(model).name == family
@@ -150,7 +151,7 @@ def test_the_base_model_is_untouched_and_its_weights_are_shared() -> None:
     assert {parameter.data_ptr() for parameter in variant.parameters()} < base_addresses
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 @pytest.mark.parametrize(("units", "boundary"), [(["1", "2"], (1, 3)), (["3", "4"], (3, 5))])
 def test_a_patch_changes_the_stream_at_its_boundary(
     family: str, units: list[str], boundary: tuple[int, int]

@@ -1,4 +1,4 @@
-"""One finished run of the tiny study, shared by the tests that look at it."""
+"""One run of the tiny study, shared by the tests that look at it."""
 
 import shutil
 from collections.abc import Iterator
@@ -9,11 +9,18 @@ from tests.pipeline.project import Project, copy_project
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The tiny study, run to the end in a copy of the project."""
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The tiny study, run in a copy of the project as far as its tables."""
     project = copy_project(tmp_path_factory.mktemp("tiny"), "tests/configs/tiny.yaml")
-    project.run()
+    project.run("results/tables/jobs.parquet")  # which is made after all other tables
     return project
+
+
+@pytest.fixture(scope="session")
+def finished(measured: Project) -> Project:
+    """The tiny study, run to the end, with its figures and its report."""
+    measured.run()
+    return measured
 
 
 @pytest.fixture

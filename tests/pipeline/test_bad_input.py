@@ -67,6 +67,7 @@ def test_a_misspelt_key_ends_the_run_before_it_starts(project: Project) -> None:
     assert "Traceback" not in run.stdout
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_configuration_is_refused_with_its_line(project: Project) -> None:
     path = project.folder / "bad.yaml"
     path.write_text("models: {a: {source: x}\nseed: 1\n")
@@ -78,6 +79,7 @@ def test_a_file_that_is_no_configuration_is_refused_with_its_line(project: Proje
     assert "Traceback" not in run.stdout
 
 
+@pytest.mark.slow
 def test_a_calibration_that_holds_test_documents_is_refused(project: Project) -> None:
     test_documents = read_lines(project, "facts_test.jsonl", 40)
     (project.folder / "leak.jsonl").write_text("\n".join(test_documents))

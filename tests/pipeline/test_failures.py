@@ -19,9 +19,3 @@ def test_the_last_lines_say_what_failed_first_and_what_to_do(tmp_path: Path) -> 
     assert title == "The first failure, in rule prepare_calibration:"
     assert message.startswith("lamina: calibrations.recall.limit: 99999")
     assert log == "More in logs/prepare_calibration/reference/recall.log"
-
-
-def test_a_run_that_ends_well_or_is_only_planned_reports_no_failure(tmp_path: Path) -> None:
-    project = copy_project(tmp_path, "tests/configs/relevance.yaml")
-    assert "The first failure" not in project.run("-n").stdout
-    assert "The first failure" not in project.run(DIAGNOSES).stdout

@@ -1,4 +1,4 @@
-"""One command takes the embedded model through all stages, and every product is there."""
+"""One command takes the embedded model through all stages, and every table is there."""
 
 import pytest
 
@@ -27,16 +27,16 @@ GRAINS = {
 
 
 @pytest.mark.parametrize("name", parquet.TABLES)
-def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
+def test_every_table_is_written_and_not_empty(measured: Project, name: str) -> None:
     """But for searches, which have a study of their own in test_search.py."""
-    table = parquet.read_table(finished.folder / f"results/tables/{name}.parquet")
+    table = parquet.read_table(measured.folder / f"results/tables/{name}.parquet")
     assert table.schema.names == parquet.schema_of(name).names
     assert (table.num_rows > 0) == (name != "searches")
 
 
 @pytest.mark.parametrize("name", GRAINS)
-def test_every_table_has_one_row_per_grain(finished: Project, name: str) -> None:
-    n_rows, n_grains = finished.query(
+def test_every_table_has_one_row_per_grain(measured: Project, name: str) -> None:
+    n_rows, n_grains = measured.query(
         f"SELECT count(*), count(DISTINCT ({GRAINS[name]})) FROM {name}"
     )[0]
     assert n_rows == n_grains
@@ -46,8 +46,8 @@ def test_every_table_has_one_row_per_grain(finished: Project, name: str) -> None
     "folder",
     ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"],
 )
-def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
-    files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))
+def test_every_measured_file_names_its_code_and_settings(measured: Project, folder: str) -> None:
+    files = sorted((measured.folder / "results" / folder).rglob("*.parquet"))
     assert files
     for file in files:
         metadata = parquet.pq.read_schema(file).metadata
@@ -55,16 +55,15 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
         assert len(metadata[b"lamina.params"]) == 64, file
 
 
-@pytest.mark.parametrize(
-    "name", ["report.html", pytest.param("report.zip", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["report.html", "report.zip"])
 def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
     finished.run("--report", name)
     assert (finished.folder / name).stat().st_size > 100_000
 
 
-def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
-    plans = finished.query(
+def test_an_iterative_plan_grows_by_one_unit(measured: Project) -> None:
+    plans = measured.query(
         "SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans "
         "GROUP BY ALL"
     )
@@ -75,9 +74,9 @@ def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
             assert units[:-1] == units_by_plan[calibration, selector, size - 1]
 
 
-def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) -> None:
+def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(measured: Project) -> None:
     """Captured activations and the sweep's stream pass measure the same thing by different code."""
-    cosines = finished.query(
+    cosines = measured.query(
         """
         SELECT activations.cosine, relevance.score
         FROM activations JOIN relevance USING (model, calibration, layer)
@@ -89,8 +88,8 @@ def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) ->
         assert captured_cosine == pytest.approx(swept_cosine, rel=1e-4)
 
 
-def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Project) -> None:
-    steps = finished.query(
+def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(measured: Project) -> None:
+    steps = measured.query(
         """
         SELECT calibration, position, accuracy_before, accuracy_after
         FROM plans WHERE selector = 'accuracy' AND removed = 2 ORDER BY ALL
@@ -104,11 +103,11 @@ def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Proj
         assert first_step[3] == pytest.approx(second_step[2], abs=1e-9)
 
 
-def test_a_table_names_its_schema_version(finished: Project) -> None:
-    table = parquet.read_table(finished.folder / "results/tables/relevance.parquet")
+def test_a_table_names_its_schema_version(measured: Project) -> None:
+    table = parquet.read_table(measured.folder / "results/tables/relevance.parquet")
     version = table.schema.metadata[b"lamina.schema_version"]
     assert version == parquet.SCHEMA_VERSION.encode()
 
 
-def test_no_half_written_file_remains(finished: Project) -> None:
-    assert not list((finished.folder / "results").rglob("*.tmp"))
+def test_no_half_written_file_remains(measured: Project) -> None:
+    assert not list((measured.folder / "results").rglob("*.tmp"))

@@ -6,9 +6,12 @@ from scipy.stats import spearmanr
 
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import ranking_reliability, samples_for
+from tests.given.slow import mark_slow
 
 
-@pytest.mark.parametrize(("n_samples", "spread"), [(40, 0.05), (40, 0.3), (300, 0.1)])
+@pytest.mark.parametrize(
+    ("n_samples", "spread"), [mark_slow((40, 0.05)), (40, 0.3), mark_slow((300, 0.1))]
+)
 def test_it_is_the_agreement_with_rankings_from_other_samples(
     n_samples: int, spread: float
 ) -> None:

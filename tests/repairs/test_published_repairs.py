@@ -25,6 +25,7 @@ from lamina.repairs.methods.linearpatch import LinearPatch
 from lamina.repairs.methods.replaceme import ReplaceMe
 from tests.given import tiny
 from tests.given.repairs import TEXT_LENGTHS, logits_of
+from tests.given.slow import slow_except
 from tests.repairs.examples import (
     SOURCE_WEIGHTS,
     Text,
@@ -140,7 +141,7 @@ def test_errors_of_linearpatch_are_those_of_weighted_tokens_of_each_split() -> N
         assert fit.facts[column] == pytest.approx(error_after, rel=1e-4)
 
 
-@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, tiny.FAMILIES))
 def test_linearpatch_acts_at_the_boundary_and_is_exported(family: str, tmp_path: Path) -> None:
     model = tiny.model(family)
     fits = fit_method(model, LinearPatch(), RUNS)
@@ -198,7 +199,7 @@ def mlp_outputs(
     return outputs
 
 
-@pytest.mark.parametrize("family", sorted(OUTPUT_PROJECTIONS))
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, sorted(OUTPUT_PROJECTIONS)))
 def test_replaceme_is_the_least_squares_map_of_the_mlp_before_the_run(family: str) -> None:
     """The ridge weighs T - I: as further rows, which the map should leave as they are."""
     model = tiny.model(family)
@@ -284,7 +285,7 @@ def test_the_cosine_form_of_replaceme_is_adam_on_the_cosine_distance_of_the_toke
     assert fit.facts["parameters"] == 0
 
 
-@pytest.mark.parametrize("family", sorted(OUTPUT_PROJECTIONS))
+@pytest.mark.parametrize("family", slow_except(tiny.USUAL_FAMILIES, sorted(OUTPUT_PROJECTIONS)))
 def test_replaceme_folds_into_a_stock_checkpoint_that_generates(
     family: str, tmp_path: Path
 ) -> None:

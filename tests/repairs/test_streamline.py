@@ -22,6 +22,7 @@ from lamina.repairs.methods.streamline import Streamline
 from lamina.repairs.protocol import Fit
 from tests.given import tiny
 from tests.given.repairs import logits_of
+from tests.given.slow import slow_except
 from tests.repairs.examples import (
     Text,
     fit_method,
@@ -112,7 +113,7 @@ def heldout_error(model: PreTrainedModel, layer_state: dict[str, torch.Tensor]) 
     return weighted_norm(error, weights) / weighted_norm(targets, weights)
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
+@pytest.mark.parametrize("family", slow_except(["gpt2"], ["llama", "gpt2", "bloom"]))
 def test_steps_are_those_of_adam_and_the_best_on_held_out_texts_is_kept(family: str) -> None:
     model = tiny.model(family)
 
@@ -133,7 +134,9 @@ def test_steps_are_those_of_adam_and_the_best_on_held_out_texts_is_kept(family: 
     assert fit.facts["trained_tokens"] == 3 * n_fitted_tokens
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom"])
+@pytest.mark.parametrize(
+    "family", slow_except(["gemma3_text", "bloom"], ["llama", "gemma3_text", "gpt2", "bloom"])
+)
 def test_streams_that_are_kept_are_those_of_a_new_pass(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests import ROOT
 from tests.given import chromium
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
+from tests.given.slow import slow_except
 
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 NAMES = {
@@ -162,7 +163,7 @@ CHOICES = [
 
 
 @in_browser
-@pytest.mark.parametrize(("controls", "condition"), CHOICES)
+@pytest.mark.parametrize(("controls", "condition"), slow_except(CHOICES[-3:], CHOICES))
 def test_controls_choose_rows_and_points(page, two_models, controls, condition):
     n_variants = count_variants(two_models, f"model = 'a' AND removed > 0 AND {condition}")
 
@@ -304,11 +305,17 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(report_fi
 
 
 def render_cards(
-    folder: Path, facts: dict[str, str] | None = None, names: dict[str, dict[str, str]] = NAMES
+    folder: Path, facts: dict[str, str], names: dict[str, dict[str, str]] = NAMES
 ) -> str:
     """The report of a study without figures; a model must keep half."""
     connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
-    return render_report(connection, [], TEMPLATE, facts or {}, 0.5, None, names)
+    return render_report(connection, [], TEMPLATE, facts, 0.5, None, names)
+
+
+@pytest.fixture(scope="module")
+def page_of_cards(two_models: Path) -> str:
+    """The report of a study with a configuration of the user's."""
+    return render_cards(two_models, {"configuration": "config/mine.yaml"})
 
 
 def split_cards(html: str) -> list[str]:
@@ -317,29 +324,31 @@ def split_cards(html: str) -> list[str]:
     return [card for card in cards if "lamina export" in card]
 
 
-@pytest.mark.parametrize(
-    ("facts", "option"),
-    [({"configuration": "config/mine.yaml"}, " config/mine.yaml"), ({}, "")],
-)
-def test_a_card_has_the_command_that_exports_its_model(two_models, facts, option):
-    html = render_cards(two_models, facts)
-
+def list_export_commands(html: str) -> list[str]:
+    """What follows `lamina export` in the commands of a page."""
     commands = re.findall(r"<code>lamina export (.*?)</code>", html)
     assert commands
-    for command in commands:
-        assert re.fullmatch(rf"A\d+{re.escape(option)}", command)
+    return commands
 
 
-def test_a_card_says_which_layers_to_remove(two_models):
-    html = render_cards(two_models)
+def test_a_card_has_the_command_that_exports_its_model(page_of_cards):
+    for command in list_export_commands(page_of_cards):
+        assert re.fullmatch(r"A\d+ config/mine.yaml", command)
 
-    sentences = re.findall(r'<p class="answer">(Remove .*?)</p>', html)
+
+def test_the_default_configuration_is_not_named_in_the_command(changed_page):
+    for command in list_export_commands(changed_page):
+        assert re.fullmatch(r"A\d+", command)
+
+
+def test_a_card_says_which_layers_to_remove(page_of_cards):
+    sentences = re.findall(r'<p class="answer">(Remove .*?)</p>', page_of_cards)
     assert any(re.search(r"layers? \d.* of 6, chosen by ", sentence) for sentence in sentences)
 
 
-def test_a_card_says_how_its_model_loads(two_models):
+def test_a_card_says_how_its_model_loads(page_of_cards):
     """A ghost that is not folded into the weights needs code; a model without it loads as ever."""
-    cards = split_cards(render_cards(two_models))
+    cards = split_cards(page_of_cards)
 
     assert cards
     for card in cards:
@@ -351,21 +360,30 @@ def test_a_card_says_how_its_model_loads(two_models):
             assert "wherever the base model does" in card
 
 
-def test_a_card_says_that_a_stock_export_keeps_removed_mlps(two_models, tmp_path):
-    folder = Path(shutil.copytree(two_models, tmp_path / "mlps"))
+@pytest.fixture(scope="module")
+def changed_page(two_models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The report without names of repairs, and of another study.
+
+    MLPs were removed instead of layers, and the model wrote the answers of all calibrations.
+    """
+    folder = tmp_path_factory.mktemp("changed") / "tables"
+    shutil.copytree(two_models, folder)
     plans = parquet.read_table(folder / "plans.parquet").to_pylist()
     for row in plans:
         if row["unit"]:
             row["unit"] += ".mlp"
     parquet.write_table(folder / "plans.parquet", parquet.from_rows("plans", plans))
+    calibrations = parquet.read_table(folder / "calibrations.parquet").to_pylist()
+    for row in calibrations:
+        row |= {"n_asked": 80, "n_right": 64}
+    table = parquet.from_rows("calibrations", calibrations)
+    parquet.write_table(folder / "calibrations.parquet", table)
+    return render_cards(folder, {}, names={"stock": {"ghost": "stock"}})
 
-    folded = {"stock": {"ghost": "stock"}}
 
-    page_of_layers = render_cards(two_models, names=folded)
-    page_of_mlps = render_cards(folder, names=folded)
-
-    of_layers = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_layers)
-    of_mlps = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_mlps)
+def test_a_card_says_that_a_stock_export_keeps_removed_mlps(page_of_cards, changed_page):
+    of_layers = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_cards)
+    of_mlps = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", changed_page)
     assert of_layers
     assert of_mlps
     assert not any("a stock export keeps removed sub-layers" in text for text in of_layers)
@@ -385,17 +403,11 @@ def test_what_is_recommended_loads_in_the_program_that_is_asked_for(two_models):
     assert "and that loads in llama.cpp" in html
 
 
-def test_the_page_says_where_the_model_wrote_the_answers_itself(two_models, tmp_path):
-    folder = Path(shutil.copytree(two_models, tmp_path / "own"))
-    calibrations = parquet.read_table(folder / "calibrations.parquet").to_pylist()
-    for row in calibrations:
-        row |= {"n_asked": 80, "n_right": 64}
-    table = parquet.from_rows("calibrations", calibrations)
-    parquet.write_table(folder / "calibrations.parquet", table)
+def test_the_page_says_where_the_model_wrote_the_answers_itself(page_of_cards, changed_page):
     sentence = "choices, the model's own answers (64 of 80 right)"
 
-    assert render_cards(folder).count(sentence) == len(calibrations)
-    assert sentence not in render_cards(two_models)
+    assert changed_page.count(sentence) == 2 * 2  # two models, two calibrations
+    assert sentence not in page_of_cards
 
 
 @pytest.mark.parametrize(

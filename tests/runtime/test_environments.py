@@ -91,6 +91,7 @@ def scripts_run_in_environment(tools: Path, *arguments: str) -> list[str]:
     return [name.partition(".")[2] for name in copies]
 
 
+@pytest.mark.slow
 def test_scripts_run_on_the_interpreter_of_snakemake(tools: Path) -> None:
     assert scripts_run_in_environment(tools) == []
 
@@ -99,6 +100,7 @@ def test_conda_environments_are_used_where_snakemake_makes_them(tools: Path) -> 
     assert scripts_run_in_environment(tools, "--sdm", "conda") == ["gather_table.py"]
 
 
+@pytest.mark.slow
 def test_the_container_is_used_where_snakemake_starts_it(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +111,7 @@ def test_the_container_is_used_where_snakemake_starts_it(
     assert str(image) in (tools / "image").read_text()
 
 
+@pytest.mark.slow
 def test_a_clone_in_a_folder_with_blanks_can_plan_a_whole_study(tmp_path: Path) -> None:
     folder = tmp_path / "a clone, it's mine"
     folder.mkdir()

@@ -14,6 +14,7 @@ import pytest
 
 from tests import ROOT
 from tests.faults.study import wait_until
+from tests.given.slow import slow_except
 
 START_SERVER = """
 import os, sys
@@ -100,7 +101,7 @@ def test_without_a_server_a_script_runs_by_itself(tmp_path: Path, socket_name: s
     assert job.returncode == 3
 
 
-@pytest.mark.parametrize("killed", ["job", "fork"])
+@pytest.mark.parametrize("killed", slow_except(["job"], ["job", "fork"]))
 def test_a_fork_ends_with_its_job_and_a_job_as_its_fork(
     tmp_path: Path, address: str, killed: str
 ) -> None:

@@ -17,6 +17,7 @@ from lamina.selection.choosing import read_step
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.cut_models import random_samples
+from tests.given.slow import mark_slow
 
 N_SAMPLES = 40
 
@@ -52,7 +53,11 @@ def measure_everything(kind: str, removed_units: list[str]) -> list[dict[str, An
 
 @pytest.mark.parametrize(
     ("kind", "score", "removed_units"),
-    [("layer", "acc", []), ("layer", "acc_norm", ["1"]), ("mlp", "acc", ["1"])],
+    [
+        mark_slow(("layer", "acc", [])),
+        ("layer", "acc_norm", ["1"]),
+        mark_slow(("mlp", "acc", ["1"])),
+    ],
 )
 def test_a_plan_and_the_relevance_table_rank_alike(
     kind: str, score: str, removed_units: list[str]

@@ -31,6 +31,7 @@ from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, random_samples, token_sequences
+from tests.given.slow import slow_except
 from tests.selection.examples import RIDGE, ghost_options
 
 DEPTH = 5
@@ -122,7 +123,7 @@ def removed_runs(removed_units: Collection[str]) -> list[Boundary]:
     return runs
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("family", slow_except(["llama"], ["llama", "gpt2"]))
 @pytest.mark.parametrize("removed_units", [(), ("1", "2")])
 def test_scores_are_those_of_variants_repaired_on_the_other_fold(
     family: str, removed_units: tuple[str, ...]

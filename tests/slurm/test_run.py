@@ -7,25 +7,33 @@ import pytest
 
 from lamina.store import parquet
 from tests.pipeline.project import Project
-from tests.slurm.cluster import GPU_STAGES, Clone, make_clone
+from tests.slurm.cluster import GPU_STAGES, SECONDS_OF_A_RUN, Clone, make_clone
 from tests.slurm.tables import differences
 
 STUDY = "tests/configs/cluster.yaml"
 
 
 @pytest.fixture(scope="module")
-def cluster_run(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """The study, run to its end on the cluster."""
-    clone = make_clone(tmp_path_factory.mktemp("cluster"), STUDY)
-    assert clone.run() == 0, clone.read_logs()[-8000:]
+def local_run(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """The study, run on this machine as far as its tables."""
+    clone = make_clone(tmp_path_factory.mktemp("local"), STUDY)
+    project = Project(clone.folder, clone.folder / STUDY)
+    project.run("results/tables/jobs.parquet")  # which is made after all other tables
     return clone
 
 
 @pytest.fixture(scope="module")
-def local_run(tmp_path_factory: pytest.TempPathFactory) -> Clone:
-    """The study, run to its end on this machine."""
-    clone = make_clone(tmp_path_factory.mktemp("local"), STUDY)
-    Project(clone.folder, clone.folder / STUDY).run()
+def cluster_run(
+    cluster: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Clone:
+    """The study, run to its end on the cluster, which waits more than it computes.
+
+    Meanwhile it is run on this machine.
+    """
+    clone = make_clone(tmp_path_factory.mktemp("cluster"), STUDY)
+    driver = clone.start_driver()
+    request.getfixturevalue("local_run")
+    assert driver.wait(timeout=SECONDS_OF_A_RUN) == 0, clone.read_logs()[-8000:]
     return clone
 
 

@@ -196,6 +196,7 @@ def test_a_killed_sweep_job_leaves_the_same_table(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "killed.parquet").equals(whole_table)
 
 
+@pytest.mark.slow
 def test_a_killed_benchmark_job_leaves_the_same_tables(tmp_path: Path) -> None:
     manifest = write_inputs(tmp_path, 4)
     texts = tmp_path / "texts.jsonl"

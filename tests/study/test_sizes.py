@@ -24,6 +24,7 @@ from tests import ROOT
 from tests.families import configurations
 from tests.given import tiny
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
+from tests.given.slow import slow_except
 
 HIDDEN = 32
 N_LAYERS = 5
@@ -193,9 +194,10 @@ UNUSUAL_FAMILIES = [
     "phi3",
     "gpt_neo",
 ]
+EVERY_DAY = ("gpt2", "jamba", "falcon", "deepseek_v3")
 
 
-@pytest.mark.parametrize("family", UNUSUAL_FAMILIES)
+@pytest.mark.parametrize("family", slow_except(EVERY_DAY, UNUSUAL_FAMILIES))
 def test_parameters_are_those_of_models_that_are_really_cut(family: str, tmp_path: Path) -> None:
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
@@ -214,7 +216,7 @@ def test_parameters_are_those_of_models_that_are_really_cut(family: str, tmp_pat
 CACHING_FAMILIES = [name for name in UNUSUAL_FAMILIES if name != "recurrent_gemma"]
 
 
-@pytest.mark.parametrize("family", CACHING_FAMILIES)
+@pytest.mark.parametrize("family", slow_except(EVERY_DAY, CACHING_FAMILIES))
 def test_caches_are_those_of_models_that_really_run(family: str, tmp_path: Path) -> None:
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
@@ -482,6 +484,7 @@ def test_a_size_in_memory_of_a_model_that_is_not_on_disk_is_refused(root: Path) 
         configure(root, 1, {"memory": "6GB"}, models=["hub"])
 
 
+@pytest.mark.slow
 def test_a_dry_run_has_the_plans_of_all_sizes(root: Path) -> None:
     by_time = {"latency": "50%", "context": 64}
     raw = configure_raw(
