@@ -117,6 +117,7 @@ def test_a_gguf_file_is_computed_in_float32_unless_its_entry_says_otherwise(tmp_
         entry = Model(source="tiny.gguf", dtype=dtype)
         manifest = describe_model("tiny", entry, tmp_path / "checkpoint")
         assert manifest["dtype"] == loaded
+        assert manifest["loaded_dtype"] == loaded
         assert manifest["weights_bytes"] == width * manifest["parameters"]
 
 

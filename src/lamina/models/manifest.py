@@ -170,7 +170,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "head_parameters": counted.head,
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
-        "loaded_dtype": checkpoint.loaded_dtype(entry.dtype, decoder, tensors),
+        "loaded_dtype": checkpoint.loaded_dtype(dtype, decoder, tensors),
         "decoder": text_config(model).model_type,
         "runs_code_in_vllm": not explain_vllm_obstacle(model),
     }
