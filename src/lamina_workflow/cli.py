@@ -51,7 +51,8 @@ Configuration = Annotated[
     ),
 ]
 VariantArgument = Annotated[
-    str, typer.Argument(help=f"A variant, as reports print it: {FORM}.", metavar="VARIANT")
+    str,
+    typer.Argument(help=f"A handle of the report, such as A3b, or {FORM}.", metavar="VARIANT"),
 ]
 Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
 # The forecast is made together with the study, for the time left.

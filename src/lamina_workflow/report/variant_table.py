@@ -30,8 +30,8 @@ LEFT JOIN efficiency AS e
 ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
 """
 NOTE = (
-    f"kept: share of the base model's score on the task. Memory: weights and a cache of {DEFAULT_CONTEXT:,} "
-    "tokens. Text: perplexity as a multiple of the base model's. ±: 95 % intervals."
+    "kept: share of the base model's score on the task. Memory: weights and a cache of "
+    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. ±: 95 % intervals."
 )
 
 
