@@ -97,7 +97,7 @@ def test_the_table_adds_up() -> None:
     }
     lines = forecast.format_table(stages, 1e12, n_other_jobs=3, start_seconds=3600).splitlines()
     rows = [" ".join(line.split()) for line in lines]
-    assert rows[-2:] == ["starts 3 1 h", "all 7 2e+06 7.2 3 h 11 h 3 GB 1.5 GB"]
+    assert rows[-2:] == ["starts 3 60 min", "all 7 2e+06 7.2 3 h 11 h 3 GB 1.5 GB"]
 
 
 def test_the_rate_is_that_of_a_sweep() -> None:
