@@ -401,7 +401,14 @@ def leaderboard(
     runs: Annotated[list[Path], typer.Argument(help="lamina.duckdb of each run, or its folder.")],
     output: Annotated[Path, typer.Option(help="The page.")] = Path("leaderboard.html"),
 ) -> None:
-    """Show the variants of several runs in one sortable page."""
+    """Show the variants of several runs in one sortable page.
+
+    Two runs of one study compare by `lamina compare`, which tests the differences.
+
+    ```
+    lamina leaderboard results other/results
+    ```
+    """
     _run_module(
         "lamina_workflow.report.leaderboard", "--output", str(output), "--", *map(str, runs)
     )

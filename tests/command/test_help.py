@@ -6,7 +6,11 @@ import pytest
 
 from lamina_workflow.cli import app
 
-COMMANDS = {command.callback.__name__: command.callback for command in app.registered_commands}
+# Typer writes a command's name with hyphens.
+COMMANDS = {
+    command.callback.__name__.replace("_", "-"): command.callback
+    for command in app.registered_commands
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

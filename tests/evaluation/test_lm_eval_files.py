@@ -40,7 +40,8 @@ def documents(n_documents: int, first: int) -> list[dict[str, Any]]:
 
 
 def task_of(name: str, first: int) -> Any:
-    return make_task({"test": documents(12, first)}, task=name, num_fewshot=0)
+    split = {"test": documents(12, first)}
+    return make_task(split, task=name, test_split="test", num_fewshot=0)
 
 
 @pytest.fixture(scope="module")

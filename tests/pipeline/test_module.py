@@ -53,6 +53,7 @@ def run_module(
     folder: Path, source: str, environment: dict[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a workflow in an empty folder that has a module of this source."""
+    shutil.copytree(ROOT / "profiles", folder / "profiles")
     (folder / "config").mkdir()
     (folder / "workflow").mkdir()
     (folder / "workflow/Snakefile").write_text(SNAKEFILE.format(source=source))
