@@ -32,6 +32,8 @@ IMPLIED_FILES = {"files", "overlap", "adapter", "settings"}
 # Modules that import others by a name; the class of a job declares what it loads in this way.
 LOADING_BY_NAME = {
     "src/lamina/__init__.py",
+    "src/lamina/api/selection.py",
+    "src/lamina/api/variants.py",
     "src/lamina/notebook.py",
     "src/lamina/options/entry.py",
     "src/lamina/relevance/protocol.py",
