@@ -42,6 +42,17 @@ def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> N
     assert "lamina.duckdb" in database_line
 
 
+def test_the_best_variant_loads_where_it_must(tmp_path: Path) -> None:
+    """Ghosts are patches with code: llama.cpp has no place for them, and vLLM runs them."""
+    write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+
+    for_llama = ending.summarise_run(tmp_path, VIEWS, Report(keep=0.5, must_load="llama.cpp"))[0]
+    for_vllm = ending.summarise_run(tmp_path, VIEWS, Report(keep=0.5, must_load="vllm"))[0]
+
+    assert "/none/" in for_llama
+    assert "/ghost/" in for_vllm
+
+
 def test_a_run_where_no_variant_keeps_its_task_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables")
 

@@ -5,7 +5,7 @@
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ import duckdb
 from lamina import paths
 from lamina.errors import report_errors
 from lamina.models.units import donor_of
+from lamina.options.repairs import Repair
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
-from lamina_workflow.report.recommendation import judge, read_handles
+from lamina_workflow.report.recommendation import judge, list_loadable, read_handles
 from lamina_workflow.report.variant_table import print_variants
 
 DEFAULT_REPORT = Report()
@@ -32,6 +33,7 @@ def summarise_run(
     views: str | Path = paths.VIEWS,
     wanted: Report = DEFAULT_REPORT,
     configuration: str = "",
+    stock_repairs: Collection[str] = ("none",),
 ) -> list[str]:
     """What to look at first in a folder of results.
 
@@ -41,10 +43,14 @@ def summarise_run(
 
     wanted: What a variant must keep.
     configuration: What a command must say about the configuration of the run.
+    stock_repairs: `none`, and the repairs that leave no patch in the model.
     """
     with database.connect_views(views, list_tables(results)) as connection:
+        allowed = None
+        if wanted.must_load:
+            allowed = list_loadable(connection, stock_repairs, [wanted.must_load])
         recommended = recommendations(
-            connection, wanted.keep, wanted.general_text, wanted.counted_from
+            connection, wanted.keep, wanted.general_text, wanted.counted_from, allowed
         )
         handles = read_handles(connection)
         layer_lines = _describe_layers(connection)
@@ -84,7 +90,8 @@ def _describe_best(
 ) -> str:
     enough = f"{100 * wanted.keep:g} %"
     if best_row is None:
-        return f"none keeps {enough} of its calibration's task"
+        where = f" and loads in {wanted.must_load}" if wanted.must_load else ""
+        return f"none keeps {enough} of its calibration's task{where}"
 
     removed_units = [unit for unit in best_row["units"].split() if not donor_of(unit)]
     unit_words = "layers"
@@ -169,14 +176,27 @@ def _list_layers(layers: Sequence[int]) -> str:
     return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
+def _list_folded_repairs(repairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The repairs of a configuration that are folded into weights and leave no patch."""
+    folded = []
+    for name, repair in repairs.items():
+        kind = Repair.kind_of(repair["method"])
+        if kind is not None and not kind.LINEAR:
+            folded.append(name)
+    return folded
+
+
 def main(arguments: Sequence[str]) -> None:
     wanted = DEFAULT_REPORT
     configuration = ""
+    stock_repairs = ["none"]
     if arguments and arguments[0]:
-        wanted = Report.model_validate(read_configuration(arguments[0]).get("report") or {})
+        written = read_configuration(arguments[0])
+        wanted = Report.model_validate(written.get("report") or {})
+        stock_repairs += _list_folded_repairs(written.get("repairs") or {})
         if arguments[0] not in DEFAULT_CONFIGURATIONS:
             configuration = f" {arguments[0]}"
-    lines = summarise_run(wanted=wanted, configuration=configuration)
+    lines = summarise_run(wanted=wanted, configuration=configuration, stock_repairs=stock_repairs)
     with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)
     database.open_database(shell.DATABASE).close()  # before anybody is sent there

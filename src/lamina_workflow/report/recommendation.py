@@ -96,6 +96,19 @@ def find_runtimes(
     return runtimes
 
 
+def list_loadable(
+    connection: duckdb.DuckDBPyConnection,
+    stock_repairs: Collection[str],
+    runtimes: Collection[str],
+) -> list[str]:
+    """The names of the variants that load in all of these programs; the rest as `find_runtimes`."""
+    return [
+        name
+        for name, found in find_runtimes(connection, stock_repairs).items()
+        if set(runtimes) <= set(found)
+    ]
+
+
 def find_kept_layers(removed_units: Iterable[str], n_layers: int) -> list[int]:
     """Layers of which something is left."""
     lacking: dict[int, set[str]] = {}
@@ -162,8 +175,7 @@ class Recommender:
         """The answers among variants that load in all of these programs, as cards show them."""
         allowed = None
         if runtimes:
-            wanted = set(runtimes)
-            allowed = [name for name, found in self.runtimes.items() if wanted <= set(found)]
+            allowed = list_loadable(self.connection, self.stock_repairs, runtimes)
         rows = recommendations(
             self.connection, self.keep, self.general_text, self.counted_from, allowed
         )
