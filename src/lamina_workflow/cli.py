@@ -98,7 +98,10 @@ def prune(
     ] = 0,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Time that the study may take here; fewer samples choose if it must."),
+        typer.Option(
+            help="Time that the study may take here, once the model is prepared: fewer samples choose "
+            "if they must."
+        ),
     ] = None,
     cores: Cores = "all",
 ) -> None:
