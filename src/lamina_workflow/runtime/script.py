@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from lamina.errors import report_errors
@@ -55,5 +56,15 @@ def _loads_model() -> bool:
     return snakemake is not None and bool(snakemake.resources.get("gpu"))
 
 
+def _show_error(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Write an error that ends a script; nothing at Ctrl-C, of which Snakemake itself tells."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+
+
+# Here, because most of the time of a short job goes into the imports that follow.
+sys.excepthook = _show_error
 if _loads_model():
     forkserver.ask_server()
