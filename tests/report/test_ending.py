@@ -88,6 +88,7 @@ def test_a_small_study_ends_in_a_table_of_its_variants(tmp_path: Path) -> None:
 
     (base_line,) = [line for line in lines if line.strip().startswith("base model")]
     assert base_line.split()[2] == "6"
+    assert "–" not in base_line.split()[3:7]  # parameters and weights
     variant_lines = [line for line in lines if "removed=1" in line]
     assert len(variant_lines) == 10
     for line in variant_lines:

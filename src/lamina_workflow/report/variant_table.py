@@ -17,13 +17,25 @@ MOST_ROWS = 16  # of the base models and variants of a study that is still shown
 FILE_WIDTH = 160  # characters of a line where there is no terminal
 
 # A timed variant stands for those of the same cost.
+# The base model has no row of its own: it is timed with each variant, as ratios.
 MEASURED = """
+WITH bases AS (
+    SELECT model, any_value(round(kv_bytes_per_token / kv_bytes_per_token_ratio)) AS kv_bytes,
+        median(tokens_per_second / tokens_per_second_ratio) AS tokens_per_second
+    FROM efficiency WHERE removed > 0 GROUP BY model
+)
 SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v.repair, v.healing)
         AS variant,
-    h.handle, m.n_layers, e.parameters, e.weights_bytes, e.kv_bytes_per_token, e.tokens_per_second,
+    h.handle, m.n_layers,
+    CASE WHEN v.removed = 0 THEN m.parameters ELSE e.parameters END AS parameters,
+    CASE WHEN v.removed = 0 THEN m.weights_bytes ELSE e.weights_bytes END AS weights_bytes,
+    CASE WHEN v.removed = 0 THEN b.kv_bytes ELSE e.kv_bytes_per_token END AS kv_bytes_per_token,
+    CASE WHEN v.removed = 0 THEN b.tokens_per_second ELSE e.tokens_per_second END
+        AS tokens_per_second,
     e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats
 FROM variants AS v JOIN models AS m USING (model)
 LEFT JOIN handles AS h USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN bases AS b USING (model)
 LEFT JOIN efficiency AS e
     ON v.timed = concat_ws('/', e.model, e.calibration, e.selector, 'removed=' || e.removed,
         e.repair, e.healing)
@@ -64,7 +76,7 @@ def tabulate_variants(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _format_cells(row: Mapping[str, Any]) -> list[str]:
     memory = None
-    if row["weights_bytes"] is not None:
+    if row["kv_bytes_per_token"] is not None:
         memory = row["weights_bytes"] + DEFAULT_CONTEXT * row["kv_bytes_per_token"]
     return [
         f"{row['n_layers'] - row['layers']:g}",
