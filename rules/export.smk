@@ -49,9 +49,6 @@ rule export_variant:
         ENVIRONMENT
     params:
         **params_of(export.ExportVariant, **FORM),
-    message:
-        "exporting {wildcards.model} without {wildcards.removed} layers or as many units: "
-        "it is written, loaded back and compared."
     script:
         "../workflow/scripts/export_variant.py"
 

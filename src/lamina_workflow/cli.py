@@ -362,6 +362,7 @@ def _export(variant: str, configuration: Path | None, form: str, shard: str, cor
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
     folder = Path(paths.export(variant))
+    typer.echo(f"exporting {variant}: it is written, loaded back and compared …", err=True)
     _run_snakemake(Path.cwd(), cores, configuration, str(folder))
     return folder
 

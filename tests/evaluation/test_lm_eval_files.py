@@ -69,12 +69,12 @@ def read_samples(folder: Path, task: str) -> list[dict[str, Any]]:
 
 
 def test_lm_eval_finds_and_prints_the_results(folder: Path) -> None:
-    names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    files = sorted(str(file) for file in folder.iterdir() if file.is_file())
 
-    assert len(get_results_filenames(names)) == 1
-    sample_files = get_sample_results_filenames(names)
-    assert {get_file_task_name(name) for name in sample_files} == {"words", "others"}
-    results = json.loads((folder / get_latest_filename(get_results_filenames(names))).read_text())
+    assert len(get_results_filenames(files)) == 1
+    sample_names = [Path(file).name for file in get_sample_results_filenames(files)]
+    assert {get_file_task_name(name) for name in sample_names} == {"words", "others"}
+    results = json.loads(Path(get_latest_filename(get_results_filenames(files))).read_text())
     assert results["model_name"] == NAME
     assert results["config"]["model_args"] == {"pretrained": NAME}
     table = make_table(results)

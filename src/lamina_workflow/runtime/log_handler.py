@@ -134,8 +134,6 @@ class LogHandler(LogHandlerBase):
             self._begin(fields["stats"], now)
         elif event == LogEvent.JOB_INFO:
             progress.start(fields["jobid"], fields["rule_name"], now)
-            if fields.get("rule_msg"):  # the message of a rule for its job
-                self._write(fields["rule_msg"])
         elif event == LogEvent.JOB_FINISHED:
             progress.finish(fields["job_id"], now)
         else:
