@@ -386,6 +386,6 @@ def test_the_examples_of_the_guide_are_calibrations() -> None:
     for example in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL):
         entries += yaml.safe_load(example).get("calibrations", {}).values()
 
-    assert len(entries) == 10
+    assert len(entries) == 13
     for entry in entries:
         assert Calibration.from_options(entry).options()

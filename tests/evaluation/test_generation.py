@@ -324,7 +324,7 @@ def test_the_cost_of_generation_grows_with_its_samples(tmp_path: Path) -> None:
 def estimate_benchmarks(config: Any) -> Stage:
     """What the benchmarks of a configuration cost, with ten tokens in everything."""
     tokens = Tokens(1, 10, 10, 10, 10, 5)
-    manifest = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4}
+    manifest = {"path": "small", "n_layers": 8, "layer_parameters": 5, "hidden_size": 4}
     manifests = dict.fromkeys(config.models, manifest)
     shapes = dict.fromkeys(config.models, Shape(8, 4, 8, 64, 4))
     benchmark_names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]

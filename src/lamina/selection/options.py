@@ -6,14 +6,16 @@ A repair in the loop, models whose layers may replace the model's own, and furth
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from lamina.options.entry import Options
 from lamina.options.repairs import Repair
 from lamina.store import checksum
+
+if TYPE_CHECKING:  # a dry run imports this module
+    import pyarrow as pa
 
 # The keys of a donor's manifest that a plan records.
 RECORDED_KEYS = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
@@ -94,7 +96,7 @@ class FurtherCalibration(_JobOptions):
 class CalibrationSweep:
     """The sweep over a calibration that a step is scored on."""
 
-    sweep: pa.Table
+    sweep: "pa.Table"
     """Its rows of table `sweeps`."""
     chance_accuracy: float
     """Of the calibration's samples."""

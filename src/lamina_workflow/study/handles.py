@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 
 from lamina.errors import LaminaError
-from lamina.store import parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study.requests import list_variants
@@ -73,6 +72,8 @@ def resolve_variant(text: str, table: Path = TABLE) -> str:
             f"'{text}' is a handle of a run, and there is no run in this folder ({table}). Run the "
             "study, or write model/calibration/selector/removed=n/repair/healing."
         )
+    from lamina.store import parquet  # not at the top: a dry run imports this module
+
     variant_by_handle = {
         row["handle"]: str(Variant.of(row)) for row in parquet.read_table(table).to_pylist()
     }
