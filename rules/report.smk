@@ -209,6 +209,7 @@ rule render_report:
         tables=expand("results/tables/{table}.parquet", table=TABLES),
         figures=expand("results/figures/{figure}.svg", figure=FIGURES),
         numbers=expand("results/figures/{figure}.csv", figure=FIGURES),
+        judged=existing_judgements,
     output:
         output=report(
             "results/report.html",

@@ -291,8 +291,8 @@ def judge(
     from lamina_workflow.commands.judge import describe_judgement, judge_variant
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
-    judgement = judge_variant(_variant_of(variant), questions, Path(RESULTS))
-    typer.echo("\n".join(describe_judgement(judgement)))
+    judgement, is_new = judge_variant(_variant_of(variant), questions, Path(RESULTS))
+    typer.echo("\n".join(describe_judgement(judgement, is_new)))
 
 
 @app.command()

@@ -19,7 +19,8 @@ from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.errors import LaminaError
 from lamina.store import parquet
 from lamina_workflow.commands.chat import Pair, write_reply
-from lamina_workflow.commands.judge import Judgement, describe_judgement, judge_variant
+from lamina_workflow.commands.judge import describe_judgement, judge_variant
+from lamina_workflow.report.judgements import Judgement
 from tests.given import tiny
 from tests.given.model_folders import manifest_of, save_model
 from tests.given.variants import plan_of
@@ -58,13 +59,13 @@ def write_questions(file: Path, first: int, count: int) -> list[dict[str, Any]]:
 def test_new_questions_are_measured_once_on_both_models(results: Path, tmp_path: Path) -> None:
     write_questions(tmp_path / "new.jsonl", 5, 20)
 
-    judgement = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
+    judgement, is_new = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
 
-    assert judgement.is_new
+    assert is_new
     assert len(judgement.base) == len(judgement.pruned) == 20
     assert set(judgement.base) <= {0.0, 1.0}
-    again = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
-    assert not again.is_new
+    again, is_new = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
+    assert not is_new
     assert again.pruned == judgement.pruned
 
 
@@ -75,7 +76,8 @@ def test_a_replaced_plan_is_judged_anew(results: Path, tmp_path: Path) -> None:
     plan = results / "plans/tiny/words/cosine/removed=2.json"
     parquet.write_text(plan, json.dumps(plan_of(["0", "2"])))
 
-    assert judge_variant(VARIANT, tmp_path / "new.jsonl", results).is_new
+    _, is_new = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
+    assert is_new
 
 
 def test_questions_that_a_study_has_seen_are_refused(results: Path, tmp_path: Path) -> None:
@@ -96,7 +98,8 @@ def test_a_judgement_says_both_scores_and_the_paired_difference() -> None:
     base = [1.0] * 90 + [0.0] * 10
     pruned = [1.0] * 70 + [0.0] * 30
 
-    lines = describe_judgement(Judgement("m/c/s/removed=1/none/none", "acc", base, pruned, True))
+    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned)
+    lines = describe_judgement(judgement, is_new=True)
 
     assert lines[0].startswith("100 questions")
     assert "90.0 % [82.6, 94.5]" in lines[1]

@@ -209,7 +209,8 @@ def exports(
     return exports
 
 
-@pytest.mark.parametrize("cell", mark_slow(CELLS))
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", CELLS)
 def test_an_export_is_the_same_model_in_a_process_without_lamina(
     cell: Cell, exports: dict[Cell, Exported]
 ) -> None:

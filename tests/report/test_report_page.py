@@ -3,7 +3,7 @@
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from lamina.store import parquet
 from lamina_workflow.report import database, explorer, formatting
 from lamina_workflow.report.figures.drawing import draw_figure
+from lamina_workflow.report.judgements import Judgement
 from lamina_workflow.report.page import render_report
 from lamina_workflow.report.queries import read_query
 from tests import ROOT
@@ -305,17 +306,21 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(report_fi
 
 
 def render_cards(
-    folder: Path, facts: dict[str, str], names: dict[str, dict[str, str]] = NAMES
+    folder: Path,
+    facts: dict[str, str],
+    names: dict[str, dict[str, str]] = NAMES,
+    judgements: Sequence[Judgement] = (),
 ) -> str:
     """The report of a study without figures; a model must keep half."""
     connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
-    return render_report(connection, [], TEMPLATE, facts, 0.5, None, names)
+    return render_report(connection, [], TEMPLATE, facts, 0.5, None, names, judgements=judgements)
 
 
 @pytest.fixture(scope="module")
 def page_of_cards(two_models: Path) -> str:
     """The report of a study with a configuration of the user's."""
-    return render_cards(two_models, {"configuration": "config/mine.yaml"})
+    judged = Judgement("new.jsonl", "a/c/s/removed=1/none/none", "acc", [1.0] * 80, [0.0] * 80)
+    return render_cards(two_models, {"configuration": "config/mine.yaml"}, judgements=[judged])
 
 
 def split_cards(html: str) -> list[str]:
@@ -336,6 +341,7 @@ def test_a_card_has_the_command_that_exports_its_model(page_of_cards):
         assert re.fullmatch(r"A\d+ config/mine.yaml", command)
 
 
+@pytest.mark.slow
 def test_the_default_configuration_is_not_named_in_the_command(changed_page):
     for command in list_export_commands(changed_page):
         assert re.fullmatch(r"A\d+", command)
@@ -378,9 +384,10 @@ def changed_page(two_models: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         row |= {"n_asked": 80, "n_right": 64}
     table = parquet.from_rows("calibrations", calibrations)
     parquet.write_table(folder / "calibrations.parquet", table)
-    return render_cards(folder, {}, names={"stock": {"ghost": "stock"}})
+    return render_cards(folder, {}, {"stock": {"ghost": "stock"}})
 
 
+@pytest.mark.slow
 def test_a_card_says_that_a_stock_export_keeps_removed_mlps(page_of_cards, changed_page):
     of_layers = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", page_of_cards)
     of_mlps = re.findall(r"<dt>size</dt><dd>(.*?)</dd>", changed_page)
@@ -390,6 +397,16 @@ def test_a_card_says_that_a_stock_export_keeps_removed_mlps(page_of_cards, chang
     assert all(text.count("a stock export keeps removed sub-layers") == 1 for text in of_mlps)
 
 
+def test_new_questions_that_were_judged_are_on_the_page(page_of_cards, report_file):
+    section = page_of_cards.partition('id="judged"')[2].partition("</section>")[0]
+
+    assert "<td>new.jsonl</td>" in section
+    assert "<td>100.0 % [95.4, 100.0]</td>" in section
+    assert "-100.0 points" in section
+    assert 'id="judged"' not in report_file.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_what_is_recommended_loads_in_the_program_that_is_asked_for(two_models):
     connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
 
@@ -403,6 +420,7 @@ def test_what_is_recommended_loads_in_the_program_that_is_asked_for(two_models):
     assert "and that loads in llama.cpp" in html
 
 
+@pytest.mark.slow
 def test_the_page_says_where_the_model_wrote_the_answers_itself(page_of_cards, changed_page):
     sentence = "choices, the model's own answers (64 of 80 right)"
 

@@ -187,6 +187,7 @@ def test_a_shell_that_stays_open_sees_the_study_that_it_opened(runner: RunnerOfO
     assert count_after == count_before
 
 
+@pytest.mark.slow
 def test_a_reader_sees_a_whole_study_while_a_run_writes(
     runner: RunnerOfOneStudy, study_files: dict[str, list[Path]]
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_reader_sees_a_whole_study_while_a_run_writes(
     assert studies == ["mine"]
 
 
+@pytest.mark.slow
 def test_names_of_studies_are_neither_patterns_nor_partitions(
     study_files: dict[str, list[Path]], tmp_path: Path
 ) -> None:

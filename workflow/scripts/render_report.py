@@ -6,6 +6,7 @@ from lamina_workflow.runtime.script import run_script
 
 from lamina.store import checksum, parquet
 from lamina_workflow.report import database
+from lamina_workflow.report.judgements import read_judgements
 from lamina_workflow.report.page import render_report
 from lamina_workflow.stages.report import RenderReport
 
@@ -31,5 +32,6 @@ if __name__ == "__main__":
             counted_from=job.report.counted_from,
             sizes=job.sizes,
             must_load=job.report.must_load,
+            judgements=read_judgements(job.judged),
         )
         parquet.write_text(job.output, page)

@@ -6,7 +6,6 @@ them than it is. Nothing has chosen by these.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from lamina import paths
 from lamina.data.files import read_questions
@@ -24,30 +23,20 @@ from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.loading import find_by_name
 from lamina.models.load import load_model, load_tokenizer
-from lamina.relevance.statistics import wilson_interval
-from lamina.store import checksum, parquet
+from lamina.store import parquet
 from lamina.store.unfinished import digest_settings
 from lamina.variant import Variant
-from lamina_workflow.report.paired_tests import compute_paired_test
+from lamina_workflow.report.judgements import Judgement, compare_scores, read_judgements
 
 TASK = "judged"
 MAX_NEAR_SHARE = 0.01  # of the questions may be near duplicates of others, as in check_overlap
 METRICS = ("acc_norm", "acc")  # the first one that a task has is its main one, as in the report
 
 
-class Judgement(NamedTuple):
-    """Which questions the base model and a variant answer right: 1.0, else 0.0."""
-
-    variant: str
-    metric: str
-    base: list[float]
-    pruned: list[float]
-    is_new: bool
-    """Whether they were measured now, and not at an earlier call."""
-
-
-def judge_variant(name: str, questions: Path, results: Path) -> Judgement:
+def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement, bool]:
     """Measure the questions of a file, or read what was measured of this file before.
+
+    Returns the judgement, and whether it was measured now.
 
     name: Of a variant whose files are under `results`.
 
@@ -70,8 +59,8 @@ def judge_variant(name: str, questions: Path, results: Path) -> Judgement:
     digest = digest_settings(named.manifest, questions, *files_by_variant[variant].listed())[:16]
     file = results / "judged" / str(variant) / f"{digest}.json"
     if file.exists():
-        kept = checksum.read_json(file)
-        return Judgement(str(variant), kept["metric"], kept["base"], kept["pruned"], is_new=False)
+        (judgement,) = read_judgements([str(file)])
+        return judgement, False
 
     base = load_model(named.manifest)
     style = Style.of(named.manifest)
@@ -90,12 +79,11 @@ def judge_variant(name: str, questions: Path, results: Path) -> Judgement:
         if row["metric"] == metric:
             answers[Variant.of(row)].append(row["value"])
     judgement = Judgement(
-        str(variant), metric, answers[base_variant], answers[variant], is_new=True
+        questions.name, str(variant), metric, answers[base_variant], answers[variant]
     )
-    kept = {"questions": questions.name, **judgement._asdict()}
-    parquet.write_json(file, kept)
+    parquet.write_json(file, judgement._asdict())
     unfinished.remove()
-    return judgement
+    return judgement, True
 
 
 def _check_unseen(
@@ -130,28 +118,17 @@ def _read_documents(file: Path) -> list[Document]:
     return list(runs_by_document.items())
 
 
-def describe_judgement(judgement: Judgement) -> list[str]:
+def describe_judgement(judgement: Judgement, is_new: bool) -> list[str]:
     """Both scores with their 95 % intervals, and the paired difference."""
-    pairs = zip(judgement.pruned, judgement.base, strict=True)
-    differences = [pruned - base for pruned, base in pairs]
-    test = compute_paired_test([differences])
-    n_samples = test["n_samples"]
-    is_significant = not test["ci_low"] <= 0 <= test["ci_high"]
-    verdict = "significant" if is_significant else "not significant"
+    scores = compare_scores(judgement)
     lines = [
-        f"{n_samples} questions, {judgement.metric}, 95 % intervals",
-        f"base model   {_format_accuracy(judgement.base)}",
-        f"variant      {_format_accuracy(judgement.pruned)}   {judgement.variant}",
-        f"difference   {100 * test['difference']:+.1f} points "
-        f"[{100 * test['ci_low']:+.1f}, {100 * test['ci_high']:+.1f}], paired, {verdict} "
-        f"(p = {test['p_value']:.2g}; {test['n_different']} answers differ)",
+        f"{scores.n_samples} questions, {judgement.metric}, 95 % intervals",
+        f"base model   {scores.base}",
+        f"variant      {scores.pruned}   {judgement.variant}",
+        f"difference   {scores.difference}",
     ]
-    if not judgement.is_new:
+    if is_new:
+        lines.append("The next `lamina run` puts this into the report.")
+    else:
         lines.append("These questions were measured before; this is that result.")
     return lines
-
-
-def _format_accuracy(answers: Sequence[float]) -> str:
-    low, high = wilson_interval(sum(answers), len(answers))
-    share = 100 * sum(answers) / len(answers)
-    return f"{share:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"

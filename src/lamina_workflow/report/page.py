@@ -19,6 +19,7 @@ from lamina_workflow.report import answers, explorer, summary
 from lamina_workflow.report.answers import answer_question, group_rows, query_rows
 from lamina_workflow.report.formatting import FILTERS
 from lamina_workflow.report.inline_svg import read_figures
+from lamina_workflow.report.judgements import Judgement, compare_scores
 from lamina_workflow.report.recommendation import RUNTIME_NAMES, Recommender
 
 MAX_DISAGREEMENTS = 15  # rows of their table
@@ -71,6 +72,7 @@ def render_report(
     counted_from: str = "zero",
     sizes: Sequence[str] = (),
     must_load: str | None = None,
+    judgements: Sequence[Judgement] = (),
 ) -> str:
     """The report as HTML.
 
@@ -83,6 +85,7 @@ def render_report(
         (`lamina_workflow.report.glossary`)
     sizes: the sizes that were asked for, and how many layers each is
     must_load: the program that must load what is recommended; None allows any
+    judgements: what `lamina judge` measured
     """
     variants = explorer.list_variants(connection)
     stock_repairs = ["none", *names.get("stock", ())]
@@ -105,6 +108,7 @@ def render_report(
         "general_text": general_text,
         "counted_from": counted_from,
         "recommended": recommended,
+        "judgements": [(judgement, compare_scores(judgement)) for judgement in judgements],
         "how_chosen": names.get("chosen", {}),
         "export_option": _format_export_option(facts),
         "names": _explain_names(connection, names),

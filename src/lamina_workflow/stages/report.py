@@ -196,6 +196,7 @@ class RenderReport(FromTables):
     database: Annotated[str, READ] = ""
     figures: Annotated[list[str], READ] = []
     numbers: Annotated[list[str], READ] = []
+    judged: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
