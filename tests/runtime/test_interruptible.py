@@ -38,10 +38,17 @@ def interrupt(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_a_command_that_still_imports_ends_with_one_line(tmp_path: Path) -> None:
-    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "snakemake", "--version")
+def test_a_command_that_still_imports_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "slow_to_import.py"
+    package.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path[1:]]))
+
+    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "slow_to_import")
     assert process.stdout is not None
-    read_until(process.stdout, "Listing what is left to do")
+    read_until(process.stdout, "importing")
+
     assert interrupt(process) == STOPPED
 
 
