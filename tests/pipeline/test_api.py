@@ -49,8 +49,8 @@ def healed(repaired: PrunedModel, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def approximate(value: Any) -> Any:
-    """Numbers of two processes differ by what their threads round."""
-    return pytest.approx(value, rel=1e-4, abs=1e-6)
+    """Numbers of two processes differ by what their threads round; None is not measured."""
+    return None if value is None else pytest.approx(value, rel=1e-4, abs=1e-6)
 
 
 def test_plans_are_those_of_the_workflow(finished: Project, pruned: list[PrunedModel]) -> None:
@@ -126,7 +126,8 @@ def test_measurements_are_those_of_the_workflow(
             assert row["healing"] == "lora"  # whose perplexity the study does not ask for
             continue
         compared += 1
-        assert (row["value"], row["stderr"], row["n_samples"]) == approximate(values)
+        measured_values = (row["value"], row["stderr"], row["n_samples"])
+        assert measured_values == tuple(approximate(value) for value in values)
     assert compared >= 5 * 2 + 4
 
 
