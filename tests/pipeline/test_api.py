@@ -64,16 +64,11 @@ def test_plans_are_those_of_the_workflow(finished: Project, pruned: list[PrunedM
 
 
 def test_a_step_by_the_streams_has_the_plan_of_the_workflow(
-    finished: Project, base: PreparedModel
+    finished: Project, base: PreparedModel, recall: PreparedCalibration
 ) -> None:
-    with chdir(finished.folder):
-        corpus = lamina.prepare(
-            base, "corpus", text="microworld_corpus", documents="0:40", length=32
-        )
+    (variant,) = lamina.select(base, recall, removed=[2], name="cosine", metric="cosine")
 
-    (variant,) = lamina.select(base, corpus, removed=[2], name="cosine", metric="cosine")
-
-    file = finished.folder / "results/plans/reference/corpus/cosine/removed=2.json"
+    file = finished.folder / "results/plans/reference/recall/cosine/removed=2.json"
     expected = checksum.read_json(file)
     assert variant.plan.units == expected["units"]
     assert variant.plan.scores == approximate(expected["scores"])
