@@ -238,6 +238,12 @@ def _check_request(request: PruneRequest) -> None:
             "nothing says what the model should keep. Give --questions FILE, --task NAME or "
             "--text FILE."
         )
+    is_file = request.source.endswith(".gguf") or Path(request.source).is_absolute()
+    if is_file and not Path(request.source).exists():
+        raise LaminaError(
+            f"there is no {request.source}. Give a folder with config.json, a .gguf file, or an id "
+            "of the hub."
+        )
     if request.fit is not None and request.faster is not None:
         raise LaminaError("--fit and --faster: give one of them.")
 

@@ -95,7 +95,8 @@ def test_a_small_study_ends_in_a_table_of_its_variants(tmp_path: Path) -> None:
         assert line.split()[2] == "5"  # layers, after the handle and the name
         assert " ± " in line
         assert " 60 " in line  # test questions
-    assert any(f"{timed[0]['tokens_per_second']:.3g}, " in line for line in variant_lines)
+    ratio = timed[0]["tokens_per_second_ratio"]
+    assert any(f"× {ratio:.2f} [" in line for line in variant_lines)
 
 
 def test_a_large_study_is_left_to_its_report(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
     lines = ending.summarise_run(tmp_path, VIEWS)
 
     [warning] = [line for line in lines if line.startswith("warning")]
-    assert "the base model guesses: m on d. " in warning
+    assert "above chance: m on d (n = 400). " in warning
 
 
 def test_a_study_that_prunes_nothing_names_the_layers_that_can_go(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_an_unknown_question_is_refused_with_the_nearest_name() -> None:
 
 
 def test_a_missing_database_is_refused_with_the_command_that_makes_it() -> None:
-    with pytest.raises(LaminaError, match="make run"):
+    with pytest.raises(LaminaError, match="lamina run"):
         database.open_database("nowhere.duckdb")
 
 

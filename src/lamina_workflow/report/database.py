@@ -90,7 +90,7 @@ def open_database(file: str | Path) -> duckdb.DuckDBPyConnection:
     damaged.
     """
     if not Path(file).is_file():
-        raise LaminaError(f"there is no {file} here. Run the study first: make run")
+        raise LaminaError(f"there is no {file} here. Run the study first: lamina run")
     try:
         connection = duckdb.connect(str(file), read_only=True)
         # An answer that is not fetched keeps the connection busy: the caller's `.sql` would fail.

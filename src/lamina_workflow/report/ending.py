@@ -119,18 +119,19 @@ def _list_commands(variant: str, handles: Mapping[str, str], configuration: str)
 
 
 def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
-    """A line about the calibrations at whose task the base model is at chance."""
+    """A line about the tasks on which the base model is not shown to be above chance."""
     guessed_tasks = [
-        f"{row['model']} on {row['name']}"
+        f"{row['model']} on {row['name']} (n = {row['n_samples']:,.0f})"
         for row in recommended
         if row["question"] == "task" and row["at_chance"]
     ]
     if not guessed_tasks:
         return []
     return [
-        f"warning       the base model guesses: {', '.join(guessed_tasks)}. Nothing can be lost "
-        "there, so these scores say nothing about layers. Use another task, examples in the "
-        "prompt (num_fewshot), or the model's chat template."
+        "warning       the test questions do not show that the base model is above chance: "
+        f"{', '.join(guessed_tasks)}. So what is kept of its score cannot be told. Ask more "
+        "questions, or use another task, examples in the prompt (num_fewshot), or the model's "
+        "chat template."
     ]
 
 

@@ -106,7 +106,10 @@ def _format_amount(number: float | None, unit: str) -> str:
 
 
 def _format_speed(row: Mapping[str, Any]) -> str:
-    """Tokens generated in a second, and the interval of their ratio to the base model's."""
+    """Tokens that the base model generates in a second; of variants their ratio to that.
+
+    Each variant is timed in turn with the base model, so that the ratio means more than two speeds.
+    """
     if row["tokens_per_second"] is None:
         return DASH
     speed = f"{row['tokens_per_second']:.3g}"
@@ -116,5 +119,5 @@ def _format_speed(row: Mapping[str, Any]) -> str:
         return speed
     low, high = ratio_interval(ratio, stderr, int(row["repeats"]))
     if high > NOISY * low:
-        return f"{speed}, too noisy"
-    return f"{speed}, {ratio:.2f} [{low:.2f}, {high:.2f}]"
+        return "too noisy"
+    return f"× {ratio:.2f} [{low:.2f}, {high:.2f}]"
