@@ -290,9 +290,10 @@ def _split_questions(
             f"and to test. Give at least {LEAST_QUESTIONS}; with fewer than 400 a ranking is rough."
         )
     test, choose = _split(questions, TEST_SHARE, request.seed)
+    n_choosing = min(len(choose), request.n_samples or MOST_QUESTIONS)
     notes.append(
-        f"Of {len(questions)} questions, {len(choose[:MOST_QUESTIONS])} choose layers and fit "
-        f"repairs, and {len(test)} others test the result."
+        f"Of {len(questions)} questions, {n_choosing} choose layers and fit repairs, and "
+        f"{len(test)} others test the result."
     )
     return {QUESTIONS_THAT_CHOOSE: choose[:MOST_QUESTIONS], QUESTIONS_THAT_TEST: test}
 
