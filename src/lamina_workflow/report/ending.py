@@ -21,7 +21,7 @@ from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
-from lamina_workflow.report.recommendation import judge, list_loadable, read_handles
+from lamina_workflow.report.recommendation import find_runtimes, judge, list_loadable, read_handles
 from lamina_workflow.report.variant_table import print_variants
 
 DEFAULT_REPORT = Report()
@@ -48,7 +48,8 @@ def summarise_run(
     with database.connect_views(views, list_tables(results)) as connection:
         allowed = None
         if wanted.must_load:
-            allowed = list_loadable(connection, stock_repairs, [wanted.must_load])
+            runtimes = find_runtimes(connection, stock_repairs)
+            allowed = list_loadable(runtimes, [wanted.must_load])
         recommended = recommendations(
             connection, wanted.keep, wanted.general_text, wanted.counted_from, allowed
         )

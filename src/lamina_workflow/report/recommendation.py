@@ -97,16 +97,10 @@ def find_runtimes(
 
 
 def list_loadable(
-    connection: duckdb.DuckDBPyConnection,
-    stock_repairs: Collection[str],
-    runtimes: Collection[str],
+    runtimes_by_variant: Mapping[str, Collection[str]], wanted: Collection[str]
 ) -> list[str]:
-    """The names of the variants that load in all of these programs; the rest as `find_runtimes`."""
-    return [
-        name
-        for name, found in find_runtimes(connection, stock_repairs).items()
-        if set(runtimes) <= set(found)
-    ]
+    """The names of the variants that load in all of the wanted programs."""
+    return [name for name, found in runtimes_by_variant.items() if set(wanted) <= set(found)]
 
 
 def find_kept_layers(removed_units: Iterable[str], n_layers: int) -> list[int]:
@@ -175,7 +169,7 @@ class Recommender:
         """The answers among variants that load in all of these programs, as cards show them."""
         allowed = None
         if runtimes:
-            allowed = list_loadable(self.connection, self.stock_repairs, runtimes)
+            allowed = list_loadable(self.runtimes, runtimes)
         rows = recommendations(
             self.connection, self.keep, self.general_text, self.counted_from, allowed
         )
