@@ -203,5 +203,5 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_results_need_a_run(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="make run"):
+    with pytest.raises(LaminaError, match="lamina run"):
         lamina_workflow.results(tmp_path)
