@@ -422,7 +422,7 @@ def leaderboard(
 def explain(
     file: Annotated[Path, typer.Argument(help="A table, plan, patch or adapter under results/.")],
 ) -> None:
-    """Say where a result came from: its rule, options, inputs and code.
+    """Say why a plan removes its layers, and which job wrote a file: rule, options, inputs, code.
 
     This stands in the file itself.
 
@@ -430,7 +430,7 @@ def explain(
     lamina explain results/plans/model/task/best/removed=6.json
     ```
     """
-    _run_module("lamina.store.checksum", str(file))
+    _run_module("lamina_workflow.commands.explain", str(file))
 
 
 @app.command()

@@ -53,6 +53,13 @@ def test_every_public_name_is_there() -> None:
         assert f"lamina.{name}" not in sys.modules
 
 
+def test_keys_that_make_several_entries_of_one_are_refused(base: PreparedModel) -> None:
+    with pytest.raises(LaminaError, match=r"^calibrations\.facts\.replicates: is a key of the wor"):
+        lamina.prepare(base, "facts", choices="facts.jsonl", replicates=3)
+    with pytest.raises(LaminaError, match=r"^models\.reference\.checkpoints: is a key of the work"):
+        lamina.open_model("step{checkpoint}", name="reference", checkpoints=[1, 2])
+
+
 def test_a_wrong_option_is_refused_as_in_a_configuration(
     base: PreparedModel, facts: PreparedCalibration, pruned: PrunedModel, tmp_path: Path
 ) -> None:

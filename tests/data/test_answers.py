@@ -109,7 +109,7 @@ def test_equal_choices_are_refused_in_a_task_of_ones_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In a published task, they are only reported."""
-    task = task_with_choices([0, 1], choices=["w3", "w4", "w3"])
+    task = task_with_choices([0, 2], choices=["w3", "w4", "w3"])
 
     with pytest.raises(LaminaError, match="document 1 .*choices 0 and 2 are both"):
         lm_tasks.test_documents(task)
@@ -117,6 +117,10 @@ def test_equal_choices_are_refused_in_a_task_of_ones_own(
     assert len(lm_tasks.test_documents(task, own=False)) == 2
     warning = "1 documents have choices that no score tells apart. task 'mine', document 1"
     assert warning in caplog.text
+
+
+def test_two_equal_wrong_choices_are_allowed() -> None:
+    assert len(lm_tasks.test_documents(task_with_choices([1], choices=["w3", "w4", "w3"]))) == 1
 
 
 TASK_FILE = """\

@@ -66,6 +66,12 @@ def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_right_form(
     assert 'Write one JSON object a line: {"query": "…"' in message
 
 
+def test_a_question_may_have_two_equal_wrong_choices(tmp_path: Path) -> None:
+    question = QUESTION | {"choices": ["red", "blue", "blue"], "gold": 0}
+
+    assert read_questions(write_questions(tmp_path, question)) == [question]
+
+
 def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="holds no question"):
         read_questions(write_questions(tmp_path, ""))

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from lamina.data import lm_tasks
 from lamina.errors import LaminaError
 from lamina.store import checksum, parquet
 from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.commands.explain import explain_file
 from lamina_workflow.runtime import contents
 from lamina_workflow.stages import prepare
 from lamina_workflow.stages.job import Wildcards
@@ -145,10 +145,8 @@ def test_a_data_set_is_read_again_when_its_data_or_its_function_changed(tmp_path
         assert queries == [query + word]
 
 
-def test_a_file_says_which_job_wrote_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Tables, JSON, tensors, and folders of adapters; `make explain` prints it."""
+def test_a_file_says_which_job_wrote_it(tmp_path: Path) -> None:
+    """Tables, JSON, tensors, and folders of adapters."""
     options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
     content = {"mine.jsonl": "5ea1"}
     wildcards = {"model": "m", "calibration": "mine"}
@@ -176,10 +174,7 @@ def test_a_file_says_which_job_wrote_it(
     }
     for name in ("table", "plan", "patch", "adapter", "adapter/adapter_model.safetensors"):
         path = tmp_path / name
-        assert checksum.read_origin(path) == expected
-        monkeypatch.setattr(sys, "argv", ["explain", str(path)])
-        runpy.run_path(checksum.__file__, run_name="__main__")
-        assert json.loads(capsys.readouterr().out) == {"file": str(path), **expected}
+        assert json.loads("\n".join(explain_file(path))) == {"file": str(path), **expected}
 
 
 def test_a_described_file_has_a_valid_seal_and_its_own_content(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import model_validator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina import paths
@@ -19,10 +20,13 @@ from lamina.models.load import choose_device, load_model, load_tokenizer
 from lamina.models.manifest import describe_model, find_model
 from lamina.options.calibrations import Calibration, Mixture
 from lamina.options.entry import Entry, Named
+from lamina.options.explain import invalid
 from lamina.options.healings import Healing
 from lamina.options.models import Model
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector
+
+KEYS_OF_STUDIES = {"checkpoints", "group", "replicates"}
 
 
 class NamedEntries(Entry):
@@ -36,6 +40,19 @@ class NamedEntries(Entry):
     selectors: Named[Selector] = {}
     repairs: Named[Repair] = {}
     healings: Named[Healing] = {}
+
+    @model_validator(mode="after")
+    def _refuse_keys_of_studies(self) -> Self:
+        """Refuse the keys that make several entries of one, which a function does not return."""
+        for section in type(self).model_fields:
+            for name, entry in getattr(self, section).items():
+                for key in sorted(KEYS_OF_STUDIES & entry.model_fields_set):
+                    raise invalid(
+                        "is a key of the workflow, which makes several entries of one. Leave it "
+                        "out, and call the function once for each.",
+                        f"{section}.{name}.{key}",
+                    )
+        return self
 
 
 @dataclass(frozen=True, eq=False)

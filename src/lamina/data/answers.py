@@ -239,7 +239,9 @@ def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) ->
         )
         return Fault(sentence, has_answer=False)
 
-    ambiguity = choices_fault(task.doc_to_choice(doc)) if has_choices else None
+    if not has_choices:
+        return None
+    ambiguity = choices_fault(task.doc_to_choice(doc), right_choices(task, doc))
     return Fault(ambiguity, has_answer=True) if ambiguity else None
 
 

@@ -4,9 +4,10 @@ The configuration reads them too, so there is no torch here.
 """
 
 import codecs
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,20 +203,23 @@ def check_examples(num_fewshot: int | None, n_questions: int | None, where: str,
         )
 
 
-def choices_fault(choices: list[Any]) -> str | None:
-    """A sentence that says why nothing can be chosen among these; None if something can."""
-    stripped: list[str] = []
+def choices_fault(choices: list[Any], right: Collection[int]) -> str | None:
+    """A sentence that says why nothing can be chosen among these; None if something can.
+
+    right: Indices of the right choices. Two wrong choices may be equal: whichever has the higher
+        score, the answer is wrong.
+    """
     for index, choice in enumerate(choices):
         if not isinstance(choice, str):
             return f"choice {index} is {shorten_value(choice)}, not a text."
         if not choice.strip():
             return f"choice {index} is empty, so nothing could be scored."
-        if choice.strip() in stripped:
+    for (first, first_text), (second, text) in itertools.combinations(enumerate(choices), 2):
+        if first_text.strip() == text.strip() and (first in right) != (second in right):
             return (
-                f"choices {stripped.index(choice.strip())} and {index} are both {shorten_value(choice)}, "
-                "so no score could tell them apart."
+                f"choices {first} and {second} are both {shorten_value(text)}, and one of them is "
+                "right, so no score could tell right from wrong."
             )
-        stripped.append(choice.strip())
     if not choices:
         return "choices has no entries, so there is nothing to choose."
     if len(choices) == 1:
@@ -242,8 +246,9 @@ def _find_question_fault(record: Any) -> str | None:
         return f"choices is {shorten_value(choices)}, not a list of texts."
     return (
         surrogate_fault([query, choices])
-        or choices_fault(choices)
+        or choices_fault(choices, [])
         or _find_gold_fault(record["gold"], choices)
+        or choices_fault(choices, [record["gold"]])
     )
 
 

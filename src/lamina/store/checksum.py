@@ -2,18 +2,16 @@
 
 JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the position of
 its digits. Parquet has checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which
-job wrote the file: `python -m lamina.store.checksum FILE …` prints its rule, options, inputs and
-code.
+job wrote the file; `lamina explain FILE` prints it.
 """
 
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from lamina.errors import LaminaError, report_errors
+from lamina.errors import LaminaError
 
 KEY = "lamina.sha256"
 JOB = "lamina.job"
@@ -134,9 +132,3 @@ def _job_facts(path: Path) -> str:
         # The first eight bytes of a safetensors file are the size of its header.
         header = json.loads(file.read(int.from_bytes(head, "little")))
         return str(json.loads(header["__metadata__"]["lamina"])[JOB])
-
-
-if __name__ == "__main__":
-    with report_errors():
-        for name in sys.argv[1:]:
-            print(json.dumps({"file": name, **read_origin(Path(name))}, indent=2))

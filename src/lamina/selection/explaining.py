@@ -1,0 +1,72 @@
+"""Why a plan removes what it does, in sentences."""
+
+from collections.abc import Sequence
+
+from lamina.selection.plans import Plan
+
+
+def explain_plan(plan: Plan) -> list[str]:
+    """What was chosen by whom, and on what evidence, a sentence a line."""
+    asked = (
+        f"Selector {plan.selector} (strategy {plan.strategy}) was asked for the removal of "
+        f"{plan.removed} of the layers of {plan.model} on calibration {plan.calibration}."
+    )
+    if plan.refused:
+        return [asked, f"It has no plan: {plan.refused}"]
+    lines = [asked, f"It removes {_list_units(plan.units)}."]
+    if "members" in plan.choice:
+        lines += _explain_tournament(plan)
+    else:
+        lines += _explain_removals(plan)
+    return lines
+
+
+def _explain_tournament(plan: Plan) -> list[str]:
+    """The winner of a portfolio, and how far behind the sets of the other members were."""
+    choice = plan.choice
+    repair = _describe_repair(choice["repair"])
+    lines = [
+        f"Member {choice['member']} proposed this set. On {choice['n_samples']} judge documents, "
+        f"its loss is {choice['loss']:.3f} nats {repair}; the base model's is "
+        f"{choice['base_loss']:.3f}. It was the best of several, so expect about "
+        f"{choice['corrected_loss']:.3f} on other documents."
+    ]
+    for name, loss in choice["repairs"].items():
+        if name != choice["repair"]:
+            lines.append(f"The same set {_describe_repair(name)}: {loss:.3f}.")
+    for name, member in choice["members"].items():
+        if set(member["units"]) == set(plan.units):
+            lines.append(f"Member {name} proposed the same set.")
+            continue
+        lines.append(
+            f"Member {name} proposed {_list_units(member['units'])}: "
+            f"{_describe_repair(member['repair'])}, its loss is {member['more']:.3f} more "
+            f"(n = {member['n_samples']})."
+        )
+    if "note" in choice:
+        lines.append(choice["note"])
+    return lines
+
+
+def _describe_repair(name: str) -> str:
+    return "without a repair" if name == "none" else f"with repair {name}"
+
+
+def _explain_removals(plan: Plan) -> list[str]:
+    """The score of each unit when it was removed, and the accuracy that was left."""
+    lines = []
+    steps = zip(plan.units, plan.scores, plan.accuracy_before, plan.accuracy_after, strict=False)
+    for unit, score, accuracy_before, accuracy_after in steps:
+        if score is None:
+            continue
+        line = f"Layer {unit}: {plan.metric} gave it the relevance {score:.4g}"
+        if accuracy_before is not None and accuracy_after is not None:
+            line += f"; accuracy on the calibration went from {accuracy_before:.3f} to "
+            line += f"{accuracy_after:.3f} without it"
+        lines.append(f"{line}.")
+    return lines
+
+
+def _list_units(units: Sequence[str]) -> str:
+    noun = "layer" if len(units) == 1 else "layers"
+    return f"{noun} {', '.join(units)}" if units else "nothing"
