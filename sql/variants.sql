@@ -209,8 +209,9 @@ tested AS (  -- a document that is wrong is so in all draws of a calibration, an
     GROUP BY ALL
 )
 SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, repair,
-    healing, component, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, text_blocks,
-    o.n_tasks AS n_others, o.kept AS others_kept, o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
+    healing, component, layers, units, own_value AS score, own_base AS base_score, k.* LIKE 'kept%', k.n_samples,
+    text_ratio, text_ratio_stderr, text_samples, text_blocks, o.n_tasks AS n_others, o.kept AS others_kept,
+    o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
     parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants,
     coalesce(own_at_chance, false) AS at_chance
 FROM known JOIN (FROM kept WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, repair, healing)
@@ -242,6 +243,8 @@ COMMENT ON COLUMN answers.question IS 'task, model or recipe.';
 COMMENT ON COLUMN answers.name IS 'The calibration of question task; empty for the others.';
 COMMENT ON COLUMN answers.n_tasks IS 'Number of tasks in the mean; of a recipe, number of calibrations.';
 COMMENT ON COLUMN answers.component IS 'Kind of the units: layer, attention, mlp or both.';
+COMMENT ON COLUMN answers.score IS 'Mean over a calibration''s own tasks of the measured number (own_value of view variants); only for question task.';
+COMMENT ON COLUMN answers.base_score IS 'The same of the base model.';
 COMMENT ON COLUMN answers.n_samples IS 'Distinct test documents of the share.';
 COMMENT ON COLUMN answers.n_others IS 'Number of other tasks with an accuracy, without those at chance; only for question task.';
 COMMENT ON COLUMN answers.others_kept IS 'Mean over these tasks of the share kept.';

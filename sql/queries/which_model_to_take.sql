@@ -46,7 +46,7 @@ placed AS MATERIALIZED (
         PARTITION BY model, question, name
         ORDER BY kept_enough DESC, CASE WHEN kept_enough THEN layers ELSE 0 END DESC,
             kept_enough AND coalesce(certain, false) DESC,
-            CASE WHEN kept_enough THEN coalesce(text_ratio, 'inf'::DOUBLE) ELSE 0 END,
+            CASE WHEN kept_enough OR at_chance THEN coalesce(text_ratio, 'inf'::DOUBLE) ELSE 0 END,
             share DESC NULLS LAST, healing = 'none' DESC, repair = 'none' DESC, variants) AS place
     FROM judged
 ),
@@ -59,7 +59,10 @@ tested AS (
     SELECT model, count(DISTINCT variant) AS n_variants
     FROM (SELECT model, unnest(variants) AS variant FROM placed) GROUP BY ALL
 )
-SELECT * FROM placed JOIN asked USING (model, question, name) JOIN tested USING (model)
+SELECT question, name, selector, removed, repair, kept_enough, score, base_score, kept, kept_stderr, n_samples, text_ratio,
+    * EXCLUDE (question, name, selector, removed, repair, kept_enough, score, base_score, kept, kept_stderr, n_samples,
+        text_ratio)
+FROM placed JOIN asked USING (model, question, name) JOIN tested USING (model)
 WHERE getvariable('allowed') IS NULL OR list_has_all(getvariable('allowed'), variants)
 QUALIFY row_number() OVER (PARTITION BY model, question, name ORDER BY place) = 1
 ORDER BY model, question <> 'recipe', question <> 'model', name;

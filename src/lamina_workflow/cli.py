@@ -99,8 +99,9 @@ def prune(
     minutes: Annotated[
         float | None,
         typer.Option(
+            min=1,
             help="Time that the study may take here, once the model is prepared: fewer samples choose "
-            "if they must."
+            "if they must.",
         ),
     ] = None,
     cores: Cores = "all",
@@ -267,7 +268,11 @@ def export(
     lamina export model/task/best/removed=6/none/none --form gguf
     ```
     """
-    typer.echo(f"exported  {_export(_variant_of(variant), configuration, form, shard, cores)}")
+    variant = _variant_of(variant)
+    folder = _export(variant, configuration, form, shard, cores)
+    from lamina_workflow.commands.exported import describe_export
+
+    typer.echo("\n".join(describe_export(folder, variant, Path(RESULTS))))
 
 
 @app.command()

@@ -56,7 +56,10 @@ def test_the_best_variant_loads_where_it_must(tmp_path: Path) -> None:
 def test_a_run_where_no_variant_keeps_its_task_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables")
 
-    assert "none keeps 95 %" in ending.summarise_run(tmp_path, VIEWS)[0]
+    first_line, *other_lines = ending.summarise_run(tmp_path, VIEWS)
+
+    assert "none keeps 95 %" in first_line
+    assert other_lines[0].startswith("report ")  # nothing was tested on its own task
 
 
 def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None:
@@ -70,6 +73,24 @@ def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None
     assert commands[0].endswith(" config/mine.yaml")
     strict_line = ending.summarise_run(tmp_path, VIEWS, Report(keep=1.0))[0]
     assert "none keeps 100 %" in strict_line
+
+
+def test_where_none_keeps_enough_the_nearest_is_named_with_its_commands(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    write_study(tables, n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
+
+    first_line, nearest_line, *commands, _, _ = ending.summarise_run(
+        tmp_path, VIEWS, Report(keep=1.0)
+    )
+
+    assert "none keeps 100 %" in first_line
+    assert nearest_line.startswith("nearest ")
+    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+        most = connection.execute(
+            "SELECT max(own_kept) FROM variants WHERE removed > 0 AND healing = 'none'"
+        ).fetchall()[0][0]
+    assert f"keeps {100 * most:.1f} ± " in nearest_line
+    assert commands[0].startswith("take it ")
 
 
 def print_table(tables: Path) -> str:

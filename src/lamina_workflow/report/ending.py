@@ -38,8 +38,9 @@ def summarise_run(
     """What to look at first in a folder of results.
 
     The best variant is the one with the most layers removed among those that the report recommends
-    for single tasks; one that keeps enough with certainty comes before others. If nothing was
-    pruned, the lines say which layers can be removed and which matter.
+    for single tasks; one that keeps enough with certainty comes before others. Where none keeps
+    enough, the nearest one is named. If nothing was pruned, the lines say which layers can be
+    removed and which matter.
 
     wanted: What a variant must keep.
     configuration: What a command must say about the configuration of the run.
@@ -56,10 +57,7 @@ def summarise_run(
         handles = read_handles(connection)
         layer_lines = _describe_layers(connection)
     if recommended or not layer_lines:
-        best_row = _choose_best(recommended)
-        first_lines = [f"best variant  {_describe_best(best_row, wanted, handles)}"]
-        if best_row is not None:
-            first_lines += _list_commands(best_row["variants"][0], handles, configuration)
+        first_lines = _describe_recommendation(recommended, wanted, handles, configuration)
     else:
         first_lines = layer_lines
     return [
@@ -75,38 +73,49 @@ def list_tables(results: str | Path) -> list[Path]:
     return sorted(Path(results, "tables").glob("*.parquet"))
 
 
-def _choose_best(recommended: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    enough_rows = [
-        row
-        for row in recommended
-        if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]
-    ]
-    return max(
-        enough_rows, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None
-    )
-
-
-def _describe_best(
-    best_row: dict[str, Any] | None, wanted: Report, handles: Mapping[str, str]
-) -> str:
-    enough = f"{100 * wanted.keep:g} %"
-    if best_row is None:
+def _describe_recommendation(
+    recommended: Sequence[dict[str, Any]],
+    wanted: Report,
+    handles: Mapping[str, str],
+    configuration: str,
+) -> list[str]:
+    """The best variant and how to take it; where none keeps enough, the nearest one."""
+    answers = [row for row in recommended if row["question"] == "task"]
+    enough = [row for row in answers if row["kept_enough"] and not row["at_chance"]]
+    lines = []
+    label = "best variant "
+    if enough:
+        row = max(enough, key=lambda row: (row["certain"], row["layers"], row["kept"]))
+    else:
         where = f" and loads in {wanted.must_load}" if wanted.must_load else ""
-        return f"none keeps {enough} of its calibration's task{where}"
+        lines.append(
+            f"best variant  none keeps {100 * wanted.keep:g} % of its calibration's task{where}"
+        )
+        if not answers:
+            return lines
+        label = "nearest      "
+        row = max(answers, key=lambda row: (row["kept"] is not None, row["kept"] or 0.0))
+    lines.append(f"{label} {_describe_variant(row, wanted, handles)}")
+    return lines + _list_commands(row["variants"][0], handles, configuration)
 
-    removed_units = [unit for unit in best_row["units"].split() if not donor_of(unit)]
+
+def _describe_variant(row: dict[str, Any], wanted: Report, handles: Mapping[str, str]) -> str:
+    """Name, share kept, size and verdict of a variant that answers for its calibration's task."""
+    removed_units = [unit for unit in (row["units"] or "").split() if not donor_of(unit)]
     unit_words = "layers"
-    if best_row["component"] != "layer":
+    if row["component"] != "layer":
         unit_words = "sub-layers (attentions and MLPs)"
-    few_documents = ", too few for an interval" if best_row["kept_reason"] else ""
-    name = best_row["variants"][0]
+    kept = ""
+    if row["kept"] is not None:
+        few_documents = ", too few for an interval" if row["kept_reason"] else ""
+        kept = (
+            f"keeps {format_percent(row['kept'], row['kept_stderr'])} % of {row['tasks']} "
+            f"({row['n_samples']} documents{few_documents}) "
+        )
+    name = row["variants"][0]
     handle = f" ({handles[name]})" if name in handles else ""
-    return (
-        f"{name}{handle} keeps "
-        f"{format_percent(best_row['kept'], best_row['kept_stderr'])} % of {best_row['tasks']} "
-        f"({best_row['n_samples']} documents{few_documents}) without {len(removed_units)} of its "
-        f"{unit_words}. {judge(best_row, wanted.keep, wanted.general_text).text}"
-    )
+    verdict = judge(row, wanted.keep, wanted.general_text).text
+    return f"{name}{handle} {kept}without {len(removed_units)} of its {unit_words}. {verdict}"
 
 
 def _list_commands(variant: str, handles: Mapping[str, str], configuration: str) -> list[str]:

@@ -42,7 +42,7 @@ LEFT JOIN efficiency AS e
 ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
 """
 NOTE = (
-    "kept: share of the base model's score on the task. Memory: weights and a cache of "
+    "score: of the task. kept: share of the base model's score. Memory: weights and a cache of "
     f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. ±: 95 % intervals."
 )
 
@@ -63,7 +63,17 @@ def tabulate_variants(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("")
     table.add_column("variant", overflow="fold")
-    for title in ("layers", "parameters", "weights", "memory", "kept %", "n", "text ×", "n"):
+    for title in (
+        "layers",
+        "parameters",
+        "weights",
+        "memory",
+        "score",
+        "kept %",
+        "n",
+        "text ×",
+        "n",
+    ):
         table.add_column(title, justify="right")
     table.add_column("tokens/s, × base", justify="right")
     is_one_model = len({row["model"] for row in rows}) == 1
@@ -83,6 +93,7 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
         _format_amount(row["parameters"], ""),
         _format_amount(row["weights_bytes"], "B"),
         _format_amount(memory, "B"),
+        format_measurement(row["own_value"], row["own_stderr"]),
         format_percent(row["own_kept"], row["own_kept_stderr"]),
         _format_count(row["own_samples"]),
         format_measurement(row["text_ratio"], row["text_ratio_stderr"], 2),

@@ -1,0 +1,33 @@
+"""What `lamina export` says when it is done."""
+
+from pathlib import Path
+
+from lamina.store import checksum
+from lamina.variant import Variant
+from lamina_workflow.report.formatting import format_bytes
+
+WEIGHTS = (".safetensors", ".gguf")
+"""Endings of the files of an export that hold weights."""
+
+
+def describe_export(folder: Path, variant: str, results: Path) -> list[str]:
+    """Where an export is and how large; of a GGUF model beside the file that it came from."""
+    weights = [path for path in folder.iterdir() if path.suffix in WEIGHTS]
+    size = sum(path.stat().st_size for path in weights)
+    lines = [f"exported  {folder} ({format_bytes(size)} of weights)"]
+    parsed = Variant.parse(variant)
+    manifest = checksum.read_json(results / "models" / parsed.model / "manifest.json")
+    source = Path(manifest["source"])
+    is_gguf_export = any(path.suffix == ".gguf" for path in weights)
+    if source.suffix != ".gguf" or not source.is_file() or is_gguf_export:
+        return lines
+    packed = f"{source.name} packs the base model into {format_bytes(source.stat().st_size)}"
+    if parsed.repair == "none" and parsed.healing == "none":
+        lines.append(
+            f"          {packed}: --form gguf keeps its packed weights, and is as much smaller"
+        )
+    else:
+        lines.append(
+            f"          {packed}; a repaired variant has other weights, which are not packed"
+        )
+    return lines
