@@ -13,11 +13,15 @@ STOPPED = "Stopped. The same command goes on.\n"
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    """A command in a process group of its own, as a shell starts it."""
+    """A command in a process group of its own that takes Ctrl-C, as a shell starts it.
+
+    Tests that run in the background inherit that it is ignored.
+    """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", *arguments],
         cwd=folder,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
