@@ -62,7 +62,7 @@ rule search_plans:
     priority: CHOOSING
     conda:
         ENVIRONMENT
-    threads: share_of_cores
+    threads: cores_of_search
     resources:
         **resources_of(prune.SearchPlans),
     params:

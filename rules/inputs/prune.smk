@@ -41,3 +41,9 @@ def other_calibrations(w):
     if not sweeps.step_pass(CONFIG, w.selector):
         return []
     return sorted(requests.further_calibrations(CONFIG, w.calibration, w.selector))
+
+
+def cores_of_search(w):
+    """Threads of a search: all where there is no other one, since later jobs wait for it."""
+    is_only = len(requests.list_searches(CONFIG)) == 1
+    return threads_of_job(cores(), alone=is_only)

@@ -7,6 +7,7 @@ import duckdb
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import binomtest
 
 from lamina.models.sizes import DEFAULT_CONTEXT
 from lamina_workflow.report.answers import query_rows
@@ -19,7 +20,11 @@ FILE_WIDTH = 160  # characters of a line where there is no terminal
 # A timed variant stands for those of the same cost.
 # The base model has no row of its own: it is timed with each variant, as ratios.
 MEASURED = """
-WITH bases AS (
+WITH scored AS (
+    SELECT model, any_value(own_base) AS base_score, any_value(own_metric) AS metric, any_value(own_samples) AS n_samples
+    FROM variants WHERE removed > 0 GROUP BY model HAVING count(DISTINCT calibration) = 1
+),
+bases AS (
     SELECT model, any_value(round(kv_bytes_per_token / kv_bytes_per_token_ratio)) AS kv_bytes,
         median(tokens_per_second / tokens_per_second_ratio) AS tokens_per_second
     FROM efficiency WHERE removed > 0 GROUP BY model
@@ -32,8 +37,11 @@ SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v
     CASE WHEN v.removed = 0 THEN b.kv_bytes ELSE e.kv_bytes_per_token END AS kv_bytes_per_token,
     CASE WHEN v.removed = 0 THEN b.tokens_per_second ELSE e.tokens_per_second END
         AS tokens_per_second,
-    e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats
+    e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats,
+    CASE WHEN v.removed = 0 THEN s.base_score ELSE v.own_value END AS score,
+    coalesce(v.own_metric, s.metric) AS metric, coalesce(v.own_samples, s.n_samples) AS n_questions
 FROM variants AS v JOIN models AS m USING (model)
+LEFT JOIN scored AS s USING (model)
 LEFT JOIN handles AS h USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN bases AS b USING (model)
 LEFT JOIN efficiency AS e
@@ -43,7 +51,7 @@ ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.re
 """
 NOTE = (
     "score: of the task. kept: share of the base model's score. Memory: weights and a cache of "
-    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. ±: 95 % intervals."
+    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. ± and [ ]: 95 % intervals."
 )
 
 
@@ -93,13 +101,24 @@ def _format_cells(row: Mapping[str, Any]) -> list[str]:
         _format_amount(row["parameters"], ""),
         _format_amount(row["weights_bytes"], "B"),
         _format_amount(memory, "B"),
-        format_measurement(row["own_value"], row["own_stderr"]),
+        _format_score(row),
         format_percent(row["own_kept"], row["own_kept_stderr"]),
-        _format_count(row["own_samples"]),
+        _format_count(row["n_questions"]),
         format_measurement(row["text_ratio"], row["text_ratio_stderr"], 2),
         _format_count(row["text_samples"]),
         _format_speed(row),
     ]
+
+
+def _format_score(row: Mapping[str, Any]) -> str:
+    """The score on the task; a share of right answers with Wilson's interval, which holds at 1."""
+    if row["score"] is None:
+        return DASH
+    if not row["metric"].startswith("acc") or not row["n_questions"]:
+        return format_measurement(row["score"], row["own_stderr"])
+    n_right = round(row["score"] * row["n_questions"])
+    interval = binomtest(n_right, int(row["n_questions"])).proportion_ci(method="wilson")
+    return f"{row['score']:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
 
 
 def _format_count(number: float | None) -> str:
