@@ -43,24 +43,29 @@ def _advise_on_questions(config: Configuration, root: Path) -> Iterator[str]:
     for name, calibration in config.calibrations.items():
         entry_key = f"calibrations.{name}"
         if isinstance(calibration, Choices):
-            yield from _advise_on_count(entry_key, calibration.limit, calibration.choices, root)
+            file = calibration.choices
+            yield from _advise_on_count(entry_key, "layers", calibration.limit, file, root)
         if isinstance(calibration, calibrations.Task):
-            yield from _advise_on_count(entry_key, calibration.limit, None, root)
+            yield from _advise_on_count(entry_key, "layers", calibration.limit, None, root)
     for name, task in config.benchmarks.tasks.items():
-        yield from _advise_on_count(f"benchmarks.tasks.{name}", task.limit, task.choices, root)
+        entry_key = f"benchmarks.tasks.{name}"
+        yield from _advise_on_count(entry_key, "variants", task.limit, task.choices, root)
 
 
 def _advise_on_count(
-    entry_key: str, limit: int | None, file: str | None, root: Path
+    entry_key: str, told_apart: str, limit: int | None, file: str | None, root: Path
 ) -> Iterator[str]:
-    """At most one sentence about an entry with a limit and perhaps a file of questions."""
+    """At most one sentence about an entry with a limit and perhaps a file of questions.
+
+    told_apart: What the questions are to tell apart.
+    """
     counts = [limit, _count_questions(entry_key, file, root)]
     known_counts = [count for count in counts if count is not None]
     n_questions = min(known_counts, default=FEWEST_QUESTIONS)
     if n_questions < FEWEST_QUESTIONS:
         yield (
-            f"{entry_key}: {n_questions} questions distinguish layers only by chance. Use at least "
-            f"{FEWEST_QUESTIONS}, better a few hundred."
+            f"{entry_key}: {n_questions} questions tell {told_apart} apart only by chance. Use at "
+            f"least {FEWEST_QUESTIONS}, better a few hundred."
         )
 
 
