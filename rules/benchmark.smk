@@ -72,7 +72,7 @@ rule benchmark_perplexity:
         check=ancient("results/models/{model}/check.json"),
         made_of=files_of_block,
         overlap=overlap_checks,
-        files=task_files,
+        documents="results/tasks/{task}.parquet",
     output:
         output="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
         samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
@@ -89,7 +89,6 @@ rule benchmark_perplexity:
         **resources_of(benchmark.BenchmarkPerplexity),
     params:
         **params_of(benchmark.BenchmarkPerplexity),
-        content=content(task_files),
     script:
         "../workflow/scripts/benchmark_perplexity.py"
 

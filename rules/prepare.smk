@@ -1,7 +1,7 @@
 # Needs: the configuration, model folders or files or the hub, task files. Gives, under results/:
 # the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
 # the answers that a model itself writes to the questions of one (results/questions/,
-# results/answers/), hashes of benchmarks' documents, the checks that no calibration holds one of
+# results/answers/), documents of perplexities, hashes of benchmarks' documents, the checks that no calibration holds one of
 # them, and on demand cost.json (what the study will take: make plan). Only these rules may use the
 # network, except check_model and generate_answers.
 from lamina_workflow.stages import prepare
@@ -183,7 +183,10 @@ rule estimate_cost:
             f"results/calibrations/{model}/{name}.parquet"
             for model, name in requests.list_calibrations(CONFIG)
         ],
-        tasks=expand("results/tasks/{task}.parquet", task=CONFIG.benchmarks.tasks),
+        tasks=expand(
+            "results/tasks/{task}.parquet",
+            task=[*CONFIG.benchmarks.tasks, *CONFIG.benchmarks.perplexity],
+        ),
     output:
         output="results/cost.json",
     log:

@@ -625,6 +625,49 @@ def test_disjoint_documents_of_a_text_may_calibrate_and_test(text_root: Path) ->
     load_configuration(configure(share_text("300:")), text_root)
 
 
+WIKI = {"hub": "lab/wiki", "name": "raw", "revision": "main", "split": "validation"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ({"hub": "lab/wiki", "window": 64}, "add `revision: <commit, tag or branch>`"),
+        ({"hub": "nowhere", "window": 64}, "there is no folder 'nowhere'"),
+        ({"hub": "lab/wiki", "text": "a.txt", "window": 64}, "has both 'text' and 'hub'"),
+        ({"window": 64}, "Give it `text` or `hub`"),
+        ({**WIKI}, "wiki.window: is missing"),
+        ({**WIKI, "window": 64, "length": 32}, "wiki.length: there is no such key"),
+        ({**WIKI, "window": 64, "joined": "", "stride": 8}, "joined documents do not overlap"),
+        ({**WIKI, "window": 64, "template": "text"}, "names of fields in braces"),
+        (
+            {**WIKI, "window": 64, "documents": "299:"},
+            "0:300 of 'lab/wiki' overlaps with documents",
+        ),
+    ],
+)
+def test_a_perplexity_on_data_of_the_hub_that_cannot_be_is_refused(
+    root: Path, entry: RawConfig, words: str
+) -> None:
+    changes = {"calibrations.lines": {**WIKI, "documents": "0:300"}}
+
+    message = refusal(root, changes | {"benchmarks.perplexity.wiki": entry})
+
+    assert words in message
+
+
+@pytest.mark.parametrize("change", [{"documents": "300:"}, {"split": "test"}, {"joined": "\n"}])
+def test_other_data_of_the_hub_may_test(root: Path, change: RawConfig) -> None:
+    """Joined documents are counted with the empty ones: jobs compare what is read."""
+    raw = configure(
+        {
+            "calibrations.lines": {**WIKI, "documents": "0:300"},
+            "benchmarks.perplexity.wiki": {**WIKI, "window": 64, **change},
+        }
+    )
+
+    load_configuration(raw, root)
+
+
 def test_a_weight_may_be_chosen_by_the_job_that_fits_a_patch(root: Path) -> None:
     raw = configure({"repairs.ghost.data": {"own": 1, "corpus": "auto"}})
 

@@ -1,6 +1,8 @@
 """Models, tasks and texts by their ids, with the real clients, from a hub on the loopback."""
 
 import json
+import math
+import random
 import shutil
 import subprocess
 import sys
@@ -17,13 +19,21 @@ import torch
 from safetensors.torch import load_file
 
 from lamina.data import calibrations
+from lamina.data.benchmark_documents import read_texts
 from lamina.models.load import load_model
-from lamina.options.benchmarks import TaskEntry
+from lamina.options.benchmarks import PerplexityEntry, TaskEntry
 from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 from lamina.store import checksum, parquet
+from lamina.variant import Variant
+from lamina_workflow.stages.benchmark import BenchmarkPerplexity
 from lamina_workflow.stages.job import Job
-from lamina_workflow.stages.prepare import PrepareCalibration, PrepareModel, PrepareTask
+from lamina_workflow.stages.prepare import (
+    CheckOverlap,
+    PrepareCalibration,
+    PrepareModel,
+    PrepareTask,
+)
 from tests.given import tiny
 from tests.given.model_folders import save_model
 from tests.given.quantised_models import fp8, write_quantised
@@ -76,6 +86,28 @@ def save_arc(folder: Path) -> Path:
     return folder
 
 
+def wiki_lines(split: str) -> list[str]:
+    """Lines of articles, with empty ones between them; the last one of all splits is the same."""
+    generator = random.Random(split)
+    lines: list[str] = []
+    for _ in range(12):
+        words = generator.choices(tiny.WORDS, k=generator.randint(3, 30))
+        lines += ["", f" {' '.join(words)} \n"]
+    return [*lines, "w1 w2 w3 w4 w5 w6"]
+
+
+def save_wiki(folder: Path) -> Path:
+    """As Salesforce/wikitext has it: a folder of Parquet files for each configuration."""
+    (folder / "raw").mkdir(parents=True)
+    data_files: list[dict[str, str]] = []
+    for split in ("train", "test"):
+        lines = pa.Table.from_pylist([{"text": line} for line in wiki_lines(split)])
+        pq.write_table(lines, folder / f"raw/{split}-00000-of-00001.parquet")
+        data_files.append({"split": split, "path": f"raw/{split}-*"})
+    write_card(folder, data_files, "raw")
+    return folder
+
+
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     root = tmp_path_factory.mktemp("hub")
@@ -102,6 +134,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         ("models", "lab/awq"): Repository(awq),
         ("datasets", "lab/texts"): Repository(texts),
         ("datasets", "lab/stream"): Repository(texts),
+        ("datasets", "lab/wiki"): Repository(save_wiki(root / "wiki")),
         ("datasets", "lab/shut"): Repository(texts, gated=401),
         ("datasets", "lab/cut-off"): Repository(root / "cut off", n_breaks=99),
         ("datasets", "allenai/swag"): Repository(root / "cut off", n_breaks=99),
@@ -133,6 +166,35 @@ class Project:
 
     def task_job(self, name: str) -> PrepareTask:
         return PrepareTask(name=name, task=TaskEntry(), output=str(self.folder / f"{name}.parquet"))
+
+    def text_job(self, name: str, options: Mapping[str, Any]) -> PrepareTask:
+        return PrepareTask(
+            name=name,
+            text=PerplexityEntry.from_options(options),
+            output=str(self.folder / f"{name}.parquet"),
+        )
+
+    def overlap_job(self, calibration: str, task: str) -> CheckOverlap:
+        return CheckOverlap(
+            calibration=calibration,
+            task=task,
+            samples=str(self.folder / f"{calibration}.parquet"),
+            documents=str(self.folder / f"{task}.parquet"),
+            output=str(self.folder / f"{calibration}-{task}.json"),
+        )
+
+    def perplexity_job(
+        self, name: str, options: Mapping[str, Any], documents: Path
+    ) -> BenchmarkPerplexity:
+        return BenchmarkPerplexity(
+            name=name,
+            text=PerplexityEntry.from_options(options),
+            variants=[str(Variant.base("words"))],
+            manifest=str(self.folder / "words.json"),
+            documents=str(documents),
+            output=str(self.folder / f"{name}-measured.parquet"),
+            samples=str(self.folder / f"{name}-samples.parquet"),
+        )
 
     def run(self, jobs: Mapping[str, Job], **variables: str) -> dict[str, str]:
         """The message of each job that failed, "" for the others.
@@ -178,6 +240,9 @@ def project(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Project:
 TEXTS = {"hub": "lab/texts", "revision": "main", "documents": "2:6", "length": 8}
 STREAM = TEXTS | {"hub": "lab/stream"}
 KEPT_TEXTS = TEXTS | {"streaming": False}
+WIKI = {"hub": "lab/wiki", "name": "raw", "revision": "main", "joined": "\n\n", "window": 16}
+APART = {"hub": "lab/wiki", "name": "raw", "revision": "main", "window": 8, "split": "train"}
+TRAINING = {"hub": "lab/wiki", "name": "raw", "revision": "main", "length": 8}
 ARC = {"task": "arc_easy", "split": "train", "limit": 5, "seed": 0}
 
 
@@ -199,6 +264,12 @@ def first_run(project: Project) -> dict[str, str]:
         "late again": late,
         "streamed": project.calibration_job("streamed", STREAM),
         "kept": project.calibration_job("kept", KEPT_TEXTS),
+        "wiki": project.text_job("wiki", WIKI),
+        "wiki lines": project.text_job("lines", APART | {"documents": "3:9"}),
+        "wiki train": project.calibration_job("train", TRAINING | {"documents": "0:12"}),
+        "wiki train and test": project.overlap_job("train", "wiki"),
+        "wiki shared": project.calibration_job("shared", TRAINING | {"documents": "6:13"}),
+        "wiki shared and test": project.overlap_job("shared", "wiki"),
         "texts gated": project.calibration_job("shut", TEXTS | {"hub": "lab/shut"}),
         "texts revision": project.calibration_job("revision", TEXTS | {"revision": "v9"}),
         "texts nobody": project.calibration_job("nobody", TEXTS | {"hub": "nobody/texts"}),
@@ -245,6 +316,10 @@ def second_run(
         "arc_easy": second_project.task_job("arc_easy"),
         "streamed": second_project.calibration_job("streamed", STREAM),
         "sciq": second_project.task_job("sciq"),
+        "wiki": second_project.text_job("wiki", WIKI),
+        "wiki measured": second_project.perplexity_job(
+            "wiki", WIKI, project.folder / "wiki.parquet"
+        ),
     }
     return SecondRun(second_project, second_project.run(jobs, **request.param))
 
@@ -377,6 +452,46 @@ def test_texts_of_the_hub_are_a_calibration(first_run: dict[str, str], project: 
     assert read_samples(project, "kept") == streamed_samples
 
 
+def paper_perplexity(lines: list[str], window: int) -> float:
+    """WikiText-2 as papers on pruning measure it: one stream, windows that do not overlap."""
+    stream = tiny.tokenizer()("\n\n".join(lines), return_tensors="pt")["input_ids"]
+    network = tiny.model()
+    losses: list[float] = []
+    for start in range(0, stream.shape[1] - window + 1, window):
+        token_ids = stream[:, start : start + window]
+        with torch.no_grad():
+            losses.append(float(network(token_ids, labels=token_ids).loss))
+    return math.exp(sum(losses) / len(losses))
+
+
+def test_a_perplexity_on_data_of_the_hub_is_that_of_papers(
+    second_run: SecondRun, first_run: dict[str, str]
+) -> None:
+    """It is measured where there is no network, from what the first run prepared."""
+    assert first_run["wiki"] == ""
+    assert second_run.messages["wiki measured"] == ""
+    rows = parquet.read_table(second_run.project.folder / "wiki-measured.parquet").to_pylist()
+    (row,) = [row for row in rows if row["metric"] == "perplexity"]
+    assert row["value"] == pytest.approx(paper_perplexity(wiki_lines("test"), 16), rel=1e-5)
+    assert row["task_version"] == "window=16 joined='\\n\\n'"
+
+
+def test_documents_of_a_perplexity_are_counted_as_those_of_a_calibration(
+    first_run: dict[str, str], project: Project
+) -> None:
+    assert first_run["wiki lines"] == ""
+    lines = [line for line in wiki_lines("train") if line.strip()]
+    assert read_texts(project.folder / "lines.parquet") == lines[3:9]
+
+
+def test_a_calibration_that_shares_a_line_with_a_perplexity_is_refused(
+    first_run: dict[str, str],
+) -> None:
+    assert first_run["wiki train and test"] == ""
+    assert_one_line(first_run["wiki shared and test"], "calibrations.shared shares 1 of its 7")
+    assert "13 test documents of benchmark 'wiki'" in first_run["wiki shared and test"]
+
+
 def test_a_task_of_lm_eval_has_its_data_from_the_hub(
     first_run: dict[str, str], project: Project
 ) -> None:
@@ -408,6 +523,7 @@ def test_a_second_run_needs_no_network(second_run: SecondRun, project: Project) 
             "Where there is no network, run "
             "`snakemake results/calibrations/MODEL/streamed.parquet`",
         ),
+        ("wiki", "Where there is no network, run `snakemake results/tasks/wiki.parquet` on a node"),
         ("sciq", "Where there is no network, load them once where there is one"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from lamina.data import calibrations
+from lamina.data.benchmark_documents import tabulate_documents
 from lamina.engine import sweep
 from lamina.evaluation import measuring
 from lamina.evaluation.assembly import Parts
@@ -199,17 +200,18 @@ def test_a_killed_sweep_job_leaves_the_same_table(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_benchmark_job_leaves_the_same_tables(tmp_path: Path) -> None:
     manifest = write_inputs(tmp_path, 4)
-    texts = tmp_path / "texts.jsonl"
-    lines = [json.dumps({"text": " ".join(tiny.WORDS[:length])}) for length in (30, 5, 17, 8, 24)]
-    texts.write_text("\n".join(lines * 40))
+    texts = [" ".join(tiny.WORDS[:length]) for length in (30, 5, 17, 8, 24)]
+    documents = tabulate_documents([(text, []) for text in texts * 40], with_text=True)
+    parquet.write_table(tmp_path / "texts.parquet", documents)
 
     def benchmark_job(name: str) -> BenchmarkPerplexity:
-        options: Any = {"text": str(texts), "window": 64}
+        options: Any = {"text": "texts.jsonl", "window": 64}
         return BenchmarkPerplexity(
             manifest=manifest,
             variants=[str(Variant.base("m"))],
             name="t",
             text=options,
+            documents=str(tmp_path / "texts.parquet"),
             output=str(tmp_path / f"{name}.parquet"),
             samples=str(tmp_path / f"{name}_samples.parquet"),
         )

@@ -1,11 +1,10 @@
 """Measure one perplexity on many variants of one model, with one model load."""
 
-from pathlib import Path
 from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
-from lamina.data.documents import perplexity_texts
+from lamina.data.benchmark_documents import read_texts
 from lamina.evaluation import perplexity
 from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
@@ -20,7 +19,7 @@ def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Row
     """Rows of tables `benchmarks` and `benchmark_samples`."""
     manifest = checksum.read_json(job.manifest)
     base = load_model(manifest, check=job.check)
-    documents = perplexity_texts(job.text, Path.cwd())
+    documents = read_texts(job.documents)
     score = perplexity.open_benchmark(job.name, documents, load_tokenizer(manifest), job.text)
     variants = read_all_parts(job.files_by_variant())
     return measure_variants(base, variants, score, unfinished)

@@ -11,8 +11,9 @@ def read_documents(path: str) -> list[tuple[str, list[int]]]:
     """Each document once: its hash, and the hashes of its runs of words."""
     runs_by_document: dict[str, list[int]] = {}
     for row in parquet.read_table(path, ["document", "runs"]).to_pylist():
-        # Only the first row of a question has its runs.
-        runs_by_document.setdefault(row["document"], row["runs"])
+        if row["document"] is not None:
+            # Only the first row of a question has its runs.
+            runs_by_document.setdefault(row["document"], row["runs"])
     return list(runs_by_document.items())
 
 

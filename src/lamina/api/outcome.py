@@ -24,7 +24,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.export.card import BaseSource
 from lamina.models.export.save import export_variant
 from lamina.models.load import load_model
-from lamina.options.benchmarks import Benchmarks, TaskEntry, TextEntry
+from lamina.options.benchmarks import Benchmarks, PerplexityEntry, TaskEntry
 from lamina.store import parquet
 from lamina.variant import Variant
 
@@ -73,7 +73,7 @@ def evaluate(
     for pruned in variants:
         calibrations |= pruned.calibrations
 
-    entry_by_name: dict[str, TaskEntry | TextEntry] = {**entries.tasks, **entries.perplexity}
+    entry_by_name: dict[str, TaskEntry | PerplexityEntry] = {**entries.tasks, **entries.perplexity}
     for name, entry in entry_by_name.items():
         _check_calibrations(name, entry, list(calibrations.values()))
     benchmark_rows: list[dict[str, Any]] = []
@@ -113,12 +113,13 @@ def _find_base(variants: Sequence[PrunedModel]) -> PreparedModel:
 
 
 def _check_calibrations(
-    name: str, entry: TaskEntry | TextEntry, calibrations: Sequence[PreparedCalibration]
+    name: str, entry: TaskEntry | PerplexityEntry, calibrations: Sequence[PreparedCalibration]
 ) -> None:
     """Refuse a benchmark of whose documents some are in a calibration."""
     tested = [
         (document_hash(*document), hash_word_runs(*document))
         for document in read_benchmark_documents(name, entry, Path.cwd())
+        if document[0].strip() or document[1]
     ]
     for calibration in calibrations:
         runs_by_document = {sample.document: sample.runs for sample in calibration.content.samples}

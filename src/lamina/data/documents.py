@@ -15,8 +15,8 @@ from typing import Any
 from lamina.data.files import json_lines, listed_values, read_text, shorten_value, surrogate_fault
 from lamina.errors import LaminaError, located_at
 from lamina.options import calibrations
-from lamina.options.benchmarks import TextEntry
-from lamina.options.calibrations import CORPUS, Hub
+from lamina.options.benchmarks import HubEntry, PerplexityEntry, TextEntry
+from lamina.options.calibrations import CORPUS, HubTexts
 from lamina.options.entry import document_range
 
 UNKNOWN_DATASET = (
@@ -42,11 +42,16 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
     return root / calibrations.corpus_file(name, split)
 
 
-def perplexity_texts(entry: TextEntry, root: Path, where: str = "text") -> list[str]:
+def perplexity_texts(entry: PerplexityEntry, root: Path, where: str = "text") -> list[str]:
     """The documents of a perplexity.
 
     Where documents are joined, those of white space are kept, as in published numbers.
+
+    Raises LaminaError as `read_documents` and `read_hub` do.
     """
+    if isinstance(entry, HubEntry):
+        return read_hub(entry, root, where)
+    assert isinstance(entry, TextEntry)
     path = corpus_file(entry.text, entry.split, root)
     return read_documents(path, entry.documents, where, blank=entry.joined is not None)
 
@@ -104,7 +109,7 @@ def check_range(
 
 
 def read_hub(
-    entry: Hub, root: Path, where: str, is_long: Callable[[str], bool] | None = None
+    entry: HubTexts, root: Path, where: str, is_long: Callable[[str], bool] | None = None
 ) -> list[str]:
     """The documents of an entry.
 
@@ -140,7 +145,7 @@ def read_hub(
     return texts
 
 
-def check_folder(entry: Hub, root: Path, where: str) -> None:
+def check_folder(entry: HubTexts, root: Path, where: str) -> None:
     """Refuse a folder of a data set if it is not known which of its files belong to the split.
 
     Raises LaminaError also if it has none.
@@ -203,7 +208,7 @@ def _text_of(value: object, location: str, form: str) -> str:
     raise LaminaError(f"{location}: {shorten_value(value)} is no text. {form}")
 
 
-def _open_rows(entry: Hub, root: Path, where: str) -> Iterable[dict[str, Any]]:
+def _open_rows(entry: HubTexts, root: Path, where: str) -> Iterable[dict[str, Any]]:
     """The rows of a data set, read one by one from a folder, or as `datasets` reads them."""
     from datasets import load_dataset
 
@@ -220,7 +225,7 @@ def _open_rows(entry: Hub, root: Path, where: str) -> Iterable[dict[str, Any]]:
     return rows
 
 
-def _folder_rows(folder: Path, entry: Hub, location: str) -> Iterator[dict[str, Any]]:
+def _folder_rows(folder: Path, entry: HubTexts, location: str) -> Iterator[dict[str, Any]]:
     """The rows of a split's files; `location` begins messages."""
     from lamina.data import folders
 
@@ -229,7 +234,7 @@ def _folder_rows(folder: Path, entry: Hub, location: str) -> Iterator[dict[str, 
             yield from folders.read_rows(file, entry.fields)
 
 
-def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> LaminaError:
+def _explain_failure(error: Exception, entry: HubTexts, root: Path, where: str) -> LaminaError:
     """Why a data set cannot be read, and what to do."""
     from datasets.exceptions import DatasetNotFoundError
 
@@ -241,11 +246,9 @@ def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> La
     elif isinstance(error, ValueError):
         advice = "Correct the name or the split."  # the error lists the existing ones
     else:
-        name = where.partition(".")[2]
         advice = (
-            "Where there is no network, run "
-            f"`snakemake results/calibrations/MODEL/{name}.parquet` on a node with one, or write a "
-            "folder of its files."
+            f"Where there is no network, run `snakemake {_prepared_file(where)}` on a node with "
+            "one, or write a folder of its files."
         )
     reason = " ".join(str(error).split())
     return LaminaError(
@@ -254,7 +257,15 @@ def _explain_failure(error: Exception, entry: Hub, root: Path, where: str) -> La
     )
 
 
-def _document_texts(rows: Iterable[dict[str, Any]], entry: Hub, where: str) -> Iterator[str]:
+def _prepared_file(where: str) -> str:
+    """The file that holds the documents of an entry once they are read."""
+    benchmark = where.removeprefix("benchmarks.perplexity.")
+    if benchmark != where:
+        return f"results/tasks/{benchmark}.parquet"
+    return f"results/calibrations/MODEL/{where.partition('.')[2]}.parquet"
+
+
+def _document_texts(rows: Iterable[dict[str, Any]], entry: HubTexts, where: str) -> Iterator[str]:
     """The text of each row; those of white space only where documents are joined."""
     for row in rows:
         values = {field: _field_text(row, field, where) for field in entry.fields}

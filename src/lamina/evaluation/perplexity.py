@@ -17,7 +17,7 @@ from lamina.models import check
 from lamina.models.boundary import assert_finite
 from lamina.models.checkpoint import check_fits, stated_context
 from lamina.models.structure import text_config
-from lamina.options.benchmarks import TextEntry
+from lamina.options.benchmarks import PerplexityEntry
 
 BLOCKS = 30
 """Blocks of windows that take the place of documents where these are joined."""
@@ -103,7 +103,10 @@ def split_windows(
 
 
 def open_benchmark(
-    name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: TextEntry
+    name: str,
+    documents: Sequence[str],
+    tokenizer: PreTrainedTokenizerBase,
+    options: PerplexityEntry,
 ) -> Score:
     """What scores a model on the documents of benchmark `name`."""
     return PerplexityBenchmark(name, documents, tokenizer, options).score
@@ -117,7 +120,7 @@ class PerplexityBenchmark:
         name: str,
         documents: Sequence[str],
         tokenizer: PreTrainedTokenizerBase,
-        options: TextEntry,
+        options: PerplexityEntry,
     ) -> None:
         self.name = name
         self.tokenizer = tokenizer

@@ -4,9 +4,10 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lamina.options.calibrations import NUM_FEWSHOT, TEXT, trust_code_option
+from lamina.options.calibrations import NUM_FEWSHOT, TEXT, HubTexts, trust_code_option
 from lamina.options.entry import (
     DOCUMENTS_ALLOWED,
+    Choice,
     Documents,
     Entry,
     Filled,
@@ -83,11 +84,12 @@ class TaskEntry(Entry):
     )
 
 
-class TextEntry(Entry):
-    """How well the next token of a text is predicted."""
+class PerplexityEntry(Choice):
+    """How well the next token of a text is predicted.
 
-    text: UserPath = TEXT
-    split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
+    The key that is there says where the text is from: `text` or `hub`.
+    """
+
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
     )
@@ -120,6 +122,27 @@ class TextEntry(Entry):
         return self
 
 
+class TextEntry(PerplexityEntry):
+    """Documents of a file or of the embedded corpus."""
+
+    MARKS = ("text",)
+
+    text: UserPath = TEXT
+    split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
+
+
+class HubEntry(PerplexityEntry, HubTexts):
+    """Documents of a data set of the Hugging Face hub, read as a calibration reads them.
+
+    Only the job that prepares the benchmark needs the network, and it runs on the node where you
+    start lamina.
+    """
+
+    MARKS = ("hub",)
+
+    split: Filled = option("Split of the data set.", "test")
+
+
 class Efficiency(Entry):
     """Speed and memory as ratios to the base model, which is measured in turn with each variant."""
 
@@ -139,7 +162,9 @@ class Benchmarks(Entry):
         "any name.",
         {},
     )
-    perplexity: Named[TextEntry] = option("Texts on which perplexity is measured, by name.", {})
+    perplexity: Named[PerplexityEntry] = option(
+        "Texts on which perplexity is measured, by name.", {}
+    )
     efficiency: Efficiency | None = option(
         "Latency, throughput and memory compared with the base model. Left out, they are not "
         "measured.",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, model_validator
 
 from lamina.options import entry
-from lamina.options.entry import Choice, Documents, Filled, UserPath, Weights, option
+from lamina.options.entry import Choice, Documents, Entry, Filled, UserPath, Weights, option
 from lamina.options.explain import invalid
 
 CORPUS = "microworld_corpus"
@@ -207,15 +207,11 @@ class Text(Calibration):
     prompt: int = _PROMPT
 
 
-class Hub(Calibration):
-    """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
+class HubTexts(Entry):
+    """Texts of a data set of the Hugging Face hub, or of a folder with files of the same form.
 
-    Only the job that prepares the calibration needs the network, and it runs on the node where you
-    start lamina. A folder with files of the same form (.json.gz, .jsonl, .parquet, .arrow) needs no
-    network.
+    Calibrations and perplexities read them by these keys.
     """
-
-    MARKS = ("hub",)
 
     hub: UserPath = option("Id of a data set (`organisation/name`), or a folder that holds one.")
     name: Filled | None = option(
@@ -224,7 +220,7 @@ class Hub(Calibration):
     revision: Filled | None = option(
         "Commit, tag or branch. Needed for an id, ignored for a folder.", None
     )
-    split: Split = _SPLIT
+    split: Filled = _SPLIT
     field: Filled = option(
         "Field of a document that is its text, or the list of turns of a conversation.", "text"
     )
@@ -234,17 +230,12 @@ class Hub(Calibration):
         None,
     )
     documents: Documents | None = _DOCUMENTS
-    length: int = _LENGTH
-    min_tokens: int | None = _MIN_TOKENS
     joined: str | None = _JOINED
     streaming: bool = option(
         "Whether only the documents asked for are read over the network; `false` first downloads "
         "the whole split into the cache of the hub.",
         True,
     )
-    answers: Literal["gold", "model"] = _ANSWERS
-    temperature: float = _TEMPERATURE
-    prompt: int = _PROMPT
 
     @model_validator(mode="after")
     def _check_template(self) -> Self:
@@ -261,6 +252,24 @@ class Hub(Calibration):
         if self.template is None:
             return [self.field]
         return re.findall(TEMPLATE_FIELD, self.template)
+
+
+class Hub(Calibration, HubTexts):
+    """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
+
+    Only the job that prepares the calibration needs the network, and it runs on the node where you
+    start lamina. A folder with files of the same form (.json.gz, .jsonl, .parquet, .arrow) needs no
+    network.
+    """
+
+    MARKS = ("hub",)
+
+    split: Split = _SPLIT
+    length: int = _LENGTH
+    min_tokens: int | None = _MIN_TOKENS
+    answers: Literal["gold", "model"] = _ANSWERS
+    temperature: float = _TEMPERATURE
+    prompt: int = _PROMPT
 
 
 class Mixture(Calibration):

@@ -11,7 +11,7 @@ from lamina.data import files
 from lamina.data.documents import corpus_file, read_documents
 from lamina.models import checkpoint
 from lamina.options import calibrations
-from lamina.options.benchmarks import TextEntry
+from lamina.options.benchmarks import PerplexityEntry, TextEntry
 from lamina.options.calibrations import CORPUS, Choices, Hub, Text
 from lamina.options.entry import document_range
 from lamina_workflow.config.configuration import Configuration
@@ -92,12 +92,12 @@ def _advise_on_single_documents(config: Configuration, root: Path) -> Iterator[s
             )
 
 
-def _is_single(entry: Text | Hub | TextEntry, name: str, root: Path) -> bool:
+def _is_single(entry: Text | Hub | PerplexityEntry, name: str, root: Path) -> bool:
     """Whether the range of documents, or a small file, holds one document."""
     start, stop = document_range(entry.documents)
     if stop is not None and stop - start == 1:
         return True
-    if isinstance(entry, Hub) or entry.text == CORPUS:
+    if not isinstance(entry, Text | TextEntry) or entry.text == CORPUS:
         return False
     path = corpus_file(entry.text, entry.split, root)
     if path.stat().st_size > _LARGEST_FILE:

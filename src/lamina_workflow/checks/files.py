@@ -13,8 +13,8 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
-from lamina.options.benchmarks import TextEntry
-from lamina.options.calibrations import CORPUS, Choices, Hub, Text
+from lamina.options.benchmarks import HubEntry, TextEntry
+from lamina.options.calibrations import CORPUS, Choices, Hub, HubTexts, Text
 from lamina.options.explain import join_words
 from lamina.options.models import Model
 from lamina.options.repairs import OWN
@@ -210,13 +210,11 @@ def _check_calibrations(config: Configuration, root: Path, data_files: "DataFile
             )
 
 
-def _check_hub_texts(entry_key: str, calibration: Hub, root: Path) -> None:
-    if (root / calibration.hub).is_dir():
-        check_folder(calibration, root, entry_key)
+def _check_hub_texts(entry_key: str, entry: HubTexts, root: Path) -> None:
+    if (root / entry.hub).is_dir():
+        check_folder(entry, root, entry_key)
     else:
-        _check_hub_id(
-            f"{entry_key}.hub", calibration.hub, calibration.revision, "a data set's files"
-        )
+        _check_hub_id(f"{entry_key}.hub", entry.hub, entry.revision, "a data set's files")
 
 
 def _check_diagnoses(config: Configuration, root: Path) -> None:
@@ -230,7 +228,11 @@ def _check_diagnoses(config: Configuration, root: Path) -> None:
 
 def _check_benchmarks(config: Configuration, data_files: "DataFiles") -> None:
     for name, text in config.benchmarks.perplexity.items():
-        data_files.check_text(f"benchmarks.perplexity.{name}", text)
+        entry_key = f"benchmarks.perplexity.{name}"
+        if isinstance(text, HubEntry):
+            _check_hub_texts(entry_key, text, data_files.root)
+        if isinstance(text, TextEntry):
+            data_files.check_text(entry_key, text)
     for name, task in config.benchmarks.tasks.items():
         if task.choices is None:
             continue

@@ -7,7 +7,8 @@ import math
 from pathlib import Path
 
 from lamina.errors import LaminaError
-from lamina.options.calibrations import CORPUS, Choices, Text
+from lamina.options.benchmarks import HubEntry, PerplexityEntry, TextEntry
+from lamina.options.calibrations import CORPUS, Choices, Hub, Text
 from lamina.options.entry import document_range
 from lamina_workflow.config.configuration import Configuration
 
@@ -20,7 +21,7 @@ def check_held_out(config: Configuration, root: Path) -> None:
     for name, calibration in config.calibrations.items():
         if isinstance(calibration, Choices):
             _check_questions(config, name, calibration, root)
-        if isinstance(calibration, Text):
+        if isinstance(calibration, Text | Hub):
             _check_texts(config, name, calibration, root)
 
 
@@ -34,20 +35,34 @@ def _check_questions(config: Configuration, name: str, calibration: Choices, roo
             )
 
 
-def _check_texts(config: Configuration, name: str, calibration: Text, root: Path) -> None:
+def _check_texts(config: Configuration, name: str, calibration: Text | Hub, root: Path) -> None:
     for text_name, text in config.benchmarks.perplexity.items():
-        if not _is_same_file(root, text.text, calibration.text):
-            continue
-        if calibration.text == CORPUS and calibration.split != text.split:
-            continue
-        if _do_ranges_overlap(calibration.documents, text.documents):
+        source = _shared_source(root, text, calibration)
+        if source and _do_ranges_overlap(calibration.documents, text.documents):
             raise LaminaError(
                 f"calibrations.{name}.documents: {calibration.documents or 'all'} of "
-                f"'{calibration.text}' overlaps with documents {text.documents or 'all'} of "
+                f"'{source}' overlaps with documents {text.documents or 'all'} of "
                 f"benchmarks.perplexity.{text_name}, and test data must not be used for "
                 'calibration. Write ranges that do not overlap, such as "0:500" here and "500:700" '
                 "there."
             )
+
+
+def _shared_source(root: Path, text: PerplexityEntry, calibration: Text | Hub) -> str | None:
+    """The file or data set whose documents a perplexity and a calibration both number."""
+    if isinstance(calibration, Text) and isinstance(text, TextEntry):
+        is_other_split = calibration.text == CORPUS and calibration.split != text.split
+        if not is_other_split and _is_same_file(root, text.text, calibration.text):
+            return calibration.text
+    if isinstance(calibration, Hub) and isinstance(text, HubEntry):
+        # Where fewer documents are counted, the same numbers mean others.
+        counts_alike = calibration.min_tokens is None and (calibration.joined is None) == (
+            text.joined is None
+        )
+        sources = [(entry.hub, entry.name, entry.split) for entry in (calibration, text)]
+        if counts_alike and sources[0] == sources[1]:
+            return calibration.hub
+    return None
 
 
 def _do_ranges_overlap(documents: str | None, other_documents: str | None) -> bool:

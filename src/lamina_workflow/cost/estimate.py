@@ -16,7 +16,7 @@ import torch
 from transformers import AutoConfig
 
 from lamina import paths
-from lamina.data import calibrations, documents
+from lamina.data import benchmark_documents, calibrations
 from lamina.data.calibrations import Sample, encode_document
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
@@ -24,7 +24,7 @@ from lamina.engine.budgets import HOST_BYTES
 from lamina.engine.footprint import Shape
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
-from lamina.options.benchmarks import TextEntry
+from lamina.options.benchmarks import PerplexityEntry
 from lamina.options.healings import Healing
 from lamina.selection.tournament import N_EXCHANGED
 from lamina.store import checksum, parquet
@@ -92,7 +92,7 @@ def estimate_cost(
 
     Jobs are named by their outputs (`jobs`); `notes` says what was assumed.
 
-    task_files: of the benchmark tasks.
+    task_files: of the benchmark tasks and the perplexities.
     """
     all_works = list_works(config, manifest_files, calibration_files, task_files)
     return {
@@ -111,7 +111,7 @@ def list_works(
 ) -> list[JobsWork]:
     """The work of every job that computes.
 
-    task_files: of the benchmark tasks.
+    task_files: of the benchmark tasks and the perplexities.
     most_samples: of a calibration that are counted; None for all that its file holds.
     """
     manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
@@ -129,11 +129,13 @@ def list_works(
             for (name, calibration), tokens in calibration_tokens.items()
             if name == model
         }
-        for text, entry in config.benchmarks.perplexity.items():
-            task_tokens[model, text] = _count_text(entry, manifest)
-        if own_tokens:
-            for file in task_files:
-                task_tokens[model, Path(file).stem] = _count_task(Path(file), config, own_tokens)
+        for file in task_files:
+            name = Path(file).stem
+            text_entry = config.benchmarks.perplexity.get(name)
+            if text_entry is not None:
+                task_tokens[model, name] = _count_text(Path(file), text_entry, manifest)
+            elif own_tokens:
+                task_tokens[model, name] = _count_task(Path(file), config, own_tokens)
     shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
     return list(Works(config, manifests, shape_by_model, calibration_tokens, task_tokens))
 
@@ -198,10 +200,10 @@ def _count_task(
     return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
 
 
-def _count_text(entry: TextEntry, manifest: Mapping[str, Any]) -> Tokens:
+def _count_text(text_file: Path, entry: PerplexityEntry, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
-    texts = documents.perplexity_texts(entry, Path.cwd())
+    texts = benchmark_documents.read_texts(text_file)
     text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
     longest_line = entry.window

@@ -64,7 +64,10 @@ def forecast_sizes(
             config,
             [paths.manifest(model) for model in config.models],
             [paths.calibration(*names) for names in requests.list_calibrations(config)],
-            [f"{paths.RESULTS}/tasks/{name}.parquet" for name in config.benchmarks.tasks],
+            [
+                f"{paths.RESULTS}/tasks/{name}.parquet"
+                for name in [*config.benchmarks.tasks, *config.benchmarks.perplexity]
+            ],
             n_samples,
         )
         n_computing = min(n_jobs, sum(work.cost.jobs for work in works))

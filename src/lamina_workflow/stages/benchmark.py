@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from lamina.options.benchmarks import Efficiency, Generate, TaskEntry, TextEntry
+from lamina.options.benchmarks import Efficiency, Generate, PerplexityEntry, TaskEntry
 from lamina.options.entry import Options
 from lamina.paths import VariantFiles
 from lamina.variant import Variant
@@ -84,7 +84,8 @@ class BenchmarkGeneration(BenchmarkBlock):
 class BenchmarkPerplexity(BenchmarkBlock):
     """One text, on the variants of one block."""
 
-    text: Options[TextEntry]
+    text: Options[PerplexityEntry]
+    documents: Annotated[str, READ] = ""
 
     @classmethod
     def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from lamina.data import task_files
 from lamina.models import gguf
 from lamina.models.checkpoint import is_quantised
 from lamina.models.digests import checkpoint_name, fingerprint_model, list_files
-from lamina.options.benchmarks import TaskEntry, TextEntry
+from lamina.options.benchmarks import PerplexityEntry, TaskEntry
 from lamina.options.calibrations import Calibration, corpus_file
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS
@@ -108,7 +108,7 @@ class PrepareTask(Job):
 
     name: str
     task: Options[TaskEntry] | None = None
-    text: Options[TextEntry] | None = None
+    text: Options[PerplexityEntry] | None = None
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
