@@ -24,6 +24,7 @@ rule sweep_units:
         plan=plan_before,
         data=calibrations_in_loop,
         manifests=manifests_of_replacements,
+        questions=files_of_questions,
     output:
         output=temp(
             "results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"
@@ -40,6 +41,7 @@ rule sweep_units:
         **resources_of(sweep.SweepUnits),
     params:
         **params_of(sweep.SweepUnits),
+        content=content(files_of_questions),
     script:
         "../workflow/scripts/sweep_units.py"
 

@@ -15,3 +15,9 @@ def blocks_of_sweep(w):
     folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
     n_blocks = sweeps.sweep_blocks(CONFIG, w.model, w.selector)
     return [f"{folder}/block={block}.parquet" for block in range(n_blocks)]
+
+
+def files_of_questions(w):
+    """The user's files with the questions that are answered in writing; none for other passes."""
+    pass_, _ = sweeps.SweepSelector.parse(w.selector).settings(CONFIG)
+    return calibration_files(w) if pass_ == "generate" else []

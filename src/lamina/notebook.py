@@ -88,6 +88,11 @@ def _check_options(units: str, metrics: Sequence[str]) -> None:
     for metric in metrics:
         if metric not in METRICS:
             raise LaminaError(f"metrics: '{metric}' is not known. {suggest(metric, list(METRICS))}")
+        if METRICS[metric].writes:
+            raise LaminaError(
+                f"metrics: '{metric}' counts written answers, which questions with choices and "
+                "texts have not. Use lamina.select on a prepared task, or metric accuracy."
+            )
 
 
 def _measure_pass(

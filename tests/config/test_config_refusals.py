@@ -473,7 +473,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "metric: taylor, strategy: one_shot, repair: ghost",
-        ["repair: 'ghost'", "metric 'taylor'", "not measured by removing units"],
+        ["repair: 'ghost'", "metric 'taylor'", "not measured with a repair in place"],
     ),
     (
         "metric: residual, units: mlp",

@@ -1,11 +1,14 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
 from lamina.data import calibrations
 from lamina.models.load import load_model
+from lamina.options.metrics import MODULES
 from lamina.selection import plans, removals
 from lamina.store import checksum, parquet
 from lamina.store.unfinished import Progress, digest_settings
@@ -28,6 +31,12 @@ def measure_removals(
     model = load_model(manifest, check=job.check)
     files = {job.keys["calibration"]: job.calibration} | job.data
     replacements = job.replacements.read_records(job.manifests) if job.replacements else None
+    questions = None
+    if job.asked is not None:
+        module = import_module(MODULES[job.pass_])
+        questions = module.draw_questions(
+            job.keys["calibration"], job.asked, model, manifest, Path.cwd()
+        )
     return removals.removal_rows(
         model,
         {name: calibrations.read_calibration(file) for name, file in files.items()},
@@ -40,6 +49,7 @@ def measure_removals(
         replacements=replacements,
         manifest=manifest,
         progress=progress,
+        questions=questions,
     )
 
 

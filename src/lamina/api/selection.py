@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from lamina.api.variants import PrunedModel, find_calibrations
 from lamina.engine import memory
 from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
-from lamina.options.metrics import METRICS
+from lamina.options.metrics import METRICS, MODULES
 from lamina.options.repairs import IN_LOOP, Repair
 from lamina.options.selectors import Selector, check_share, share_of_layers
 from lamina.selection.choosing import choose_plan, collect_evidence, empty_plan
@@ -219,13 +220,20 @@ class _Selection:
         for name in (self.own, *sorted(set(self.selector.also) - {self.own})):
             fitted_on = [calibration for calibration, _ in self.loop.weights] if self.loop else []
             read = find_calibrations(self.given, name, fitted_on)
+            metric = METRICS[self.selector.metric or ""]
+            questions = None
+            if metric.writes:
+                questions = import_module(MODULES[metric.pass_]).draw_questions(
+                    name, read[name].entry, self.base.model, self.base.manifest, Path.cwd()
+                )
             rows = removal_rows(
                 self.base.model,
                 {read_name: calibration.content for read_name, calibration in read.items()},
                 units,
                 removed_units,
-                METRICS[self.selector.metric or ""].pass_,
+                metric.pass_,
                 loop=self.loop,
+                questions=questions,
             )
             n_removed = previous.removed if previous else 0
             keys = {**self.keys, "calibration": name, "removed": n_removed}

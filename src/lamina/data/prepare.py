@@ -39,6 +39,8 @@ class DrawnSamples(NamedTuple):
     """The tasks, the text or the file that they are drawn from."""
     n_undecided: int = 0
     """Documents that were left out, since no score decides them for this model."""
+    longest_answer: int = 0
+    """Tokens of the longest answer that a model may write to them; 0 where none is written."""
 
 
 def prepare_calibration(
@@ -81,6 +83,7 @@ def prepare_calibration(
         drawn_samples.samples,
         vocabulary,
         n_undecided=drawn_samples.n_undecided,
+        longest_answer=drawn_samples.longest_answer,
         split=getattr(entry, "split", None),
         seed=getattr(entry, "seed", 0),
         source=drawn_samples.source,
@@ -198,15 +201,19 @@ def _draw_from_tasks(
     """Samples of lm-eval tasks or of a file of questions, without those that no score decides."""
     asked: list[Sample] = []
     undecided: list[str] = []
+    longest_answer = 0
     lm = encoding.open_encoder(model, tokenizer)
     for task, samples in draw_tasks(name, entry, lm, style, root):
         asked += samples
+        if task.config.output_type == "generate_until":
+            settings = task.config.generation_kwargs or {}
+            longest_answer = max(longest_answer, lm.answer_length(settings))
         undecided += lm_tasks.undecided_documents(task, samples)
     check_undecided(f"calibrations.{name}", undecided, len(asked))
 
     decided = [sample for sample in asked if not sample.is_undecided]
     source = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
-    return DrawnSamples(_renumber(decided), source, len(undecided))
+    return DrawnSamples(_renumber(decided), source, len(undecided), longest_answer)
 
 
 def draw_tasks(

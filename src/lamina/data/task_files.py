@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import yaml
 
 from lamina import paths
 from lamina.errors import LaminaError
+from lamina.options.calibrations import Calibration, Task, Tasks
 from lamina.store import yaml_files
 
 # The value of a key that names a task, group or tag: the rest of its line, and a list below it.
@@ -122,6 +123,18 @@ def list_reached_files(name: str, folder: Path) -> list[TaskFile]:
     return list(files_by_path.values())
 
 
+def list_task_keys(name: str, root: Path) -> list[Mapping[str, Any]]:
+    """The keys of the task `name`, or of the tasks of a group or tag that the project has.
+
+    A group or tag of lm-eval has none here.
+    """
+    task_files = list_reached_files(name, find_task_folder(root))
+    if task_files:
+        return [file.keys for file in task_files if isinstance(file.keys.get("task"), str)]
+    keys_of_files = [read_task(path).keys for path in _files_of_lm_eval().get(name, [])]
+    return [keys for keys in keys_of_files if keys.get("task") == name]
+
+
 def list_members(keys: Mapping[str, Any]) -> list[str]:
     """The tasks and groups that a group names.
 
@@ -152,6 +165,48 @@ def check_written(task: str, kind: object, where: str) -> None:
         raise LaminaError(
             f"{where}.answers: task '{task}' scores by {kind}, so that the model writes no answer "
             "of its own. Write answers: gold, or take a task with output_type: generate_until."
+        )
+
+
+def check_questions(where: str, entry: Calibration) -> None:
+    """Refuse a calibration whose answers no model can write to be judged by exact match.
+
+    where: The calibration's key in the configuration.
+
+    Raises LaminaError if it is not of tasks, or holds the model's own answers.
+    """
+    if isinstance(entry, Task | Tasks) and not entry.own:
+        return
+    reason = "it holds no questions of a task"
+    if entry.own:
+        reason = "it holds the model's own answers (`answers: model`)"
+    raise LaminaError(
+        f"{where}: metric exact_match counts right answers that are written to the questions of a "
+        f"task, and {reason}. Write `task: NAME` of a task with output_type: generate_until, or "
+        "another metric, such as accuracy."
+    )
+
+
+def check_exact_match(
+    where: str, task: str | None, kind: object, metric_names: Collection[str]
+) -> None:
+    """Refuse a task of which exact match does not judge written answers.
+
+    where: The calibration's key in the configuration.
+
+    Raises LaminaError if its output type, `kind`, is not generate_until, or exact_match is not
+    among its metrics.
+    """
+    reason = ""
+    if kind != "generate_until":
+        reason = f"scores by {kind}, so that no answer is written"
+    elif "exact_match" not in metric_names:
+        reason = "has no exact_match, so that no answer is right or wrong"
+    if reason:
+        raise LaminaError(
+            f"{where}: metric exact_match counts written answers, and task '{task}' {reason}. Take "
+            "a task with output_type: generate_until and exact_match, such as gsm8k, or another "
+            "metric, such as accuracy."
         )
 
 
@@ -203,19 +258,27 @@ def is_of_lm_eval(path: Path) -> bool:
     return any(resolved.is_relative_to(folder) for folder in _lm_eval_folders())
 
 
-@functools.cache
 def names_of_lm_eval() -> frozenset[str]:
-    """Words that stand for a task, a group or a tag in the task files of lm-eval.
+    """Words that stand for a task, a group or a tag in the task files of lm-eval."""
+    return frozenset(_files_of_lm_eval())
+
+
+@functools.cache
+def _files_of_lm_eval() -> Mapping[str, list[Path]]:
+    """The task files of lm-eval by the words that stand for a task, a group or a tag in them.
 
     The files are searched as text: to parse 14,000 of them takes longer than many a job.
     """
-    names: set[str] = set()
+    files_by_word: dict[str, list[Path]] = {}
     for package_folder in _lm_eval_folders():
         for path in Path(package_folder, "tasks").rglob("*.yaml"):
             content = path.read_text(encoding="utf-8", errors="replace")
+            words: set[str] = set()
             for value in _NAMES.findall(content):
-                names.update(re.split(r"[\s\"',#]+", value))
-    return frozenset(names)
+                words.update(re.split(r"[\s\"',#]+", value))
+            for word in words:
+                files_by_word.setdefault(word, []).append(path)
+    return files_by_word
 
 
 @functools.cache

@@ -423,7 +423,7 @@ def own_answers(
     judged: list[JudgedRow] = []
     if isinstance(entry, Task | Tasks):
         for task in tasks:
-            judged += _answer_task(task, writer)
+            judged += answer_task(task, writer)
     else:
         prompts = [sample.sequence()[: entry.prompt] for sample in questions.samples]
         writer.continue_prompts(prompts, entry.length)
@@ -439,8 +439,8 @@ def own_answers(
     return CalibrationSamples(tuple(samples), questions.facts | {"right": is_right})
 
 
-def _answer_task(task: ConfigurableTask, writer: WritingLM) -> Iterator[JudgedRow]:
-    """A row for each answer to the requests of a task.
+def answer_task(task: ConfigurableTask, writer: WritingLM) -> Iterator[JudgedRow]:
+    """A row for each answer to the requests of a task, in their order.
 
     An answer is right if exact match is 1 after any of the task's filters.
     """

@@ -189,10 +189,14 @@ def _no_final_norm(model: PreTrainedModel, boundary: Boundary) -> LaminaError:
     )
 
 
+class NotFiniteError(LaminaError):
+    """The numbers of a model are NaN."""
+
+
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
-    """Refuse NaN, by a LaminaError that names the model and the stage in which it happened."""
+    """Refuse NaN, by a NotFiniteError that names the model and the stage in which it happened."""
     if torch.isnan(values).any():
-        raise LaminaError(
+        raise NotFiniteError(
             f"{name} gives NaN during {stage}. Its numbers overflow in {values.dtype}: "
             "write dtype: float32 (or bfloat16) for this model."
         )

@@ -40,6 +40,11 @@ class MetricEntry:
         return self.removes and self.adds
 
     @property
+    def writes(self) -> bool:
+        """Whether models write answers, which only tasks with an exact match can judge."""
+        return self.pass_ == "generate"
+
+    @property
     def outputs(self) -> bool:
         """Whether it compares outputs with those of the base model."""
         return any(column.startswith("output_") for column in self.columns)
@@ -50,6 +55,7 @@ MODULES = {
     "gradient": "lamina.engine.weights",
     "weights": "lamina.engine.weights",
     "fit": "lamina.selection.residuals",
+    "generate": "lamina.evaluation.written_removals",
 }
 
 # What the class of a metric says of it.

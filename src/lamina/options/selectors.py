@@ -128,7 +128,7 @@ def _has_common_scale(metric: MetricEntry) -> bool:
 
     Scores from gradients and weights have no fixed one.
     """
-    return metric.pass_ in ("removal", "stream")
+    return metric.pass_ in ("removal", "stream", "generate")
 
 
 class Selector(Choice):
@@ -240,8 +240,8 @@ class Selector(Choice):
         if self.repair and not metric.removes:
             raise invalid(
                 f"'{self.repair}' repairs what a removal leaves, but metric '{metric.name}' is not "
-                f"measured by removing units. Write metric: {removal_metrics}, or leave `repair` "
-                "out.",
+                f"measured with a repair in place. Write metric: {removal_metrics}, or leave "
+                "`repair` out.",
                 "repair",
             )
 
@@ -271,6 +271,8 @@ class Selector(Choice):
             lacking_words = "has no value for a set of removed units"
             if metric.removes:
                 lacking_words = "is not the mean of a loss per sample"
+            if metric.writes:
+                lacking_words = "is measured by written answers and not by a loss per sample"
             raise invalid(
                 f"'{metric.name}' {lacking_words}, which is what strategy '{self.strategy}' "
                 f"compares. Write metric: {metrics_where(lambda metric: metric.losing)}, or "

@@ -75,7 +75,8 @@ class Columns:
 def from_table(sweep: pa.Table) -> Columns:
     """Columns of one gathered sweep.
 
-    Units in order of depth. A column that the table lacks was not measured.
+    Units in order of depth. A column that the table lacks was not measured. Several passes may
+    have rows of a unit and a sample: each has values in columns of its own.
     """
     unit_column = sweep["unit"].combine_chunks().dictionary_encode()
     table_units = unit_column.dictionary.to_pylist()
@@ -91,9 +92,10 @@ def from_table(sweep: pa.Table) -> Columns:
     for name in _column_names():
         values_by_column[name] = np.full((len(row_of_unit), len(distinct_samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
-            values_by_column[name][table_rows, sample_indices] = (
-                sweep[name].cast(pa.float64()).to_numpy()
-            )
+            numbers = sweep[name].cast(pa.float64()).to_numpy()
+            is_measured = ~np.isnan(numbers)
+            positions = table_rows[is_measured], sample_indices[is_measured]
+            values_by_column[name][positions] = numbers[is_measured]
 
     n_seen = np.bincount(table_rows, minlength=len(row_of_unit))
     return Columns(tuple(units), values_by_column, n_seen)

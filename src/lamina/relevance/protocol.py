@@ -30,7 +30,8 @@ class Metric:
     name: ClassVar[str]
 
     pass_: ClassVar[str]
-    """The cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or `fit`."""
+    """The cheapest pass that measures it: `removal`, `stream`, `gradient`,
+    `weights`, `fit` or `generate`."""
 
     columns: ClassVar[tuple[str, ...]]
     """Columns of table `sweeps` that it reads; the first one has a value wherever the metric was

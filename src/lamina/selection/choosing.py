@@ -141,11 +141,17 @@ def read_step(
 
 
 def _accuracies(sweep_columns: Columns, context: Context) -> tuple[float | None, dict[str, float]]:
-    """Accuracy of the current model, and without each unit, where answers were measured."""
+    """Accuracy of the current model, and without each unit, where answers were measured.
+
+    Of written answers, if these were measured.
+    """
+    right_answers = correct_answers(sweep_columns.values, context.score)
+    if sweep_columns.is_measured("written_correct"):
+        right_answers = sweep_columns.values["written_correct"]
     with warnings.catch_warnings():
         # A pass without removals has no accuracies: their mean over no samples is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
-        mean_accuracies = np.nanmean(correct_answers(sweep_columns.values, context.score), axis=1)
+        mean_accuracies = np.nanmean(right_answers, axis=1)
     current_accuracy = float(mean_accuracies[0]) if np.isfinite(mean_accuracies[0]) else None
     accuracy_by_unit: dict[str, float] = {}
     for unit, mean_accuracy in zip(sweep_columns.units, mean_accuracies[1:], strict=True):

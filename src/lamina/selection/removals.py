@@ -48,6 +48,7 @@ def removal_rows(
     replacements: DonorModels | None = None,
     manifest: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    questions: Any = None,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
@@ -61,9 +62,16 @@ def removal_rows(
         layers that they protect are not measured.
     manifest: That of the model, which replacements are compared with.
     progress: The file in which a sweep of all units on all samples keeps its results so far.
+    questions: Of the samples, for a pass in which answers are written
+        (`lamina.evaluation.written_removals.draw_questions`).
     """
     calibration = next(iter(calibrations.values()))
     samples = calibration.samples
+    if questions is not None:
+        module = import_module(MODULES[pass_])
+        return list(
+            module.sweep_rows(model, samples, units, removed, questions, with_current, progress)
+        )
     token_budget = memory.choose_token_budget(token_budget, model, samples, len(units) + 2)
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])

@@ -29,7 +29,8 @@ PLANS = Table(
         "accuracy_before": Column(
             "double",
             "Accuracy on the calibration before the unit went, 0 to 1, repaired where the "
-            "selector has a repair in the loop; null where not measured.",
+            "selector has a repair in the loop; of metric exact_match the share of right written "
+            "answers; null where not measured.",
         ),
         "accuracy_after": Column("double", "The same after the unit went."),
         "repair": Column(

@@ -29,6 +29,11 @@ SWEEPS = Table(
             "The same with log-likelihoods divided by the length of the choice (acc_norm); null "
             "without choices.",
         ),
+        "written_correct": Column(
+            "bool",
+            "Whether the answer that the model wrote with its cache is right by the exact match of "
+            "its task, after one of the task's filters. Measured by the generate pass alone.",
+        ),
         "nll": Column(
             "double",
             "Negative log-likelihood of the gold answer, summed over its tokens, in nats; "

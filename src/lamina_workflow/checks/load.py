@@ -14,7 +14,7 @@ from lamina.errors import LaminaError
 from lamina.models.sizes import Sizes
 from lamina.options.explain import describe_error, suggest
 from lamina.options.models import Merged, Model, Sibling
-from lamina_workflow.checks import files, held_out, names, removals, variants
+from lamina_workflow.checks import files, held_out, names, removals, variants, written
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.replicates import add_replicates, expand_checkpoints
 from lamina_workflow.config.studies import Prune
@@ -72,6 +72,7 @@ def _check(config: Configuration, root: Path) -> None:
             variants.check_own_tasks(config, entry_key, study)
             removals.check_removed(config, entry_key, study, root, sizes_by_model)
     files.check_files(config, root)
+    written.check_written_answers(config, root)
 
 
 def _add_siblings_to_models(config: Configuration) -> None:

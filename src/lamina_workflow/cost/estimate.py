@@ -38,6 +38,7 @@ from lamina_workflow.cost.work import (
     benchmark_work,
     fit_work,
     layer_flops,
+    remaining_units,
     sweep_work,
     timing_work,
 )
@@ -94,22 +95,23 @@ def estimate_cost(
 
     task_files: of the benchmark tasks and the perplexities.
     """
-    all_works = list_works(config, manifest_files, calibration_files, task_files)
+    counted = count_works(config, manifest_files, calibration_files, task_files)
+    all_works = list(counted)
     return {
         "stages": {name: asdict(cost) for name, cost in sum_by_stage(all_works).items()},
         "jobs": _work_by_output(all_works),
-        "notes": requests.describe_sizes(config),
+        "notes": [*requests.describe_sizes(config), *counted.describe_answers()],
     }
 
 
-def list_works(
+def count_works(
     config: Configuration,
     manifest_files: list[str],
     calibration_files: list[str],
     task_files: list[str],
     most_samples: int | None = None,
-) -> list[JobsWork]:
-    """The work of every job that computes.
+) -> "Works":
+    """The work of every job that computes, from the files with what they read.
 
     task_files: of the benchmark tasks and the perplexities.
     most_samples: of a calibration that are counted; None for all that its file holds.
@@ -118,9 +120,9 @@ def list_works(
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
     for file in calibration_files:
         calibration_path = Path(file)
-        samples = calibrations.read_calibration(calibration_path).samples[:most_samples]
+        calibration = calibrations.read_calibration(calibration_path)
         calibration_tokens[calibration_path.parent.name, calibration_path.stem] = count_tokens(
-            samples
+            calibration.samples[:most_samples], calibration.facts.get("longest_answer", 0)
         )
     task_tokens: dict[tuple[str, str], Tokens] = {}
     for model, manifest in manifests.items():
@@ -137,7 +139,7 @@ def list_works(
             elif own_tokens:
                 task_tokens[model, name] = _count_task(Path(file), config, own_tokens)
     shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
-    return list(Works(config, manifests, shape_by_model, calibration_tokens, task_tokens))
+    return Works(config, manifests, shape_by_model, calibration_tokens, task_tokens)
 
 
 def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:
@@ -160,8 +162,12 @@ def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
     return work_by_output
 
 
-def count_tokens(samples: Sequence[Sample]) -> Tokens:
-    """Tokens of all samples together."""
+def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
+    """Tokens of all samples together.
+
+    longest_answer: Tokens of the longest answer that may be written to a question.
+    """
+    asked = [sample for sample in samples if sample.kind == "generated"]
     n_row_tokens = 0
     line_lengths: list[int] = []
     n_scored = 0
@@ -179,6 +185,8 @@ def count_tokens(samples: Sequence[Sample]) -> Tokens:
         longest=max(line_lengths, default=0),
         scored=n_scored,
         lines=tuple(sorted(line_lengths)),
+        asked=sum(len(sample.rows[sample.gold].context) for sample in asked),
+        written=longest_answer * len(asked),
     )
 
 
@@ -329,8 +337,9 @@ class Works:
             memory = max(memory, fit_memory) + waiting_patches
 
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
-        # Each further job runs the model before the removals once more.
-        layer_tokens += (n_blocks - 1) * tokens.packed * (n_layers - removed)
+        if pass_ != "generate":
+            # Each further job runs the model before the removals once more.
+            layer_tokens += (n_blocks - 1) * tokens.packed * (n_layers - removed)
         key = f"{model}/{calibration}/{sweep_name}"
         return JobsWork.of(
             "sweep",
@@ -341,6 +350,26 @@ class Works:
             memory,
             disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
         )
+
+    def describe_answers(self) -> list[str]:
+        """How many tokens sweeps generate at most, in one sentence; none if no sweep does."""
+        n_sweeps = 0
+        n_tokens = 0
+        for model, calibration, sweep_name, removed in sweeps.list_sweeps(
+            self.config, carried=True
+        ):
+            pass_, kind = sweeps.SweepSelector.parse(sweep_name).settings(self.config)
+            if pass_ != "generate":
+                continue
+            n_sweeps += 1
+            n_models = 1 + len(remaining_units(self.manifests[model]["n_layers"], removed, kind))
+            n_tokens += n_models * self.calibration_tokens[model, calibration].written
+        if not n_sweeps:
+            return []
+        return [
+            f"Metric exact_match: {n_sweeps} sweeps generate up to {n_tokens:,} tokens of answers. "
+            "They are counted as if no answer ended before the longest length that its task allows."
+        ]
 
     def _estimate_searches(self) -> Iterator[JobsWork]:
         for (model, calibration, selector), sizes in requests.list_searches(self.config).items():

@@ -14,7 +14,7 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost import forecast
-from lamina_workflow.cost.estimate import list_works
+from lamina_workflow.cost.estimate import count_works
 from lamina_workflow.runtime import devices
 from lamina_workflow.study import requests
 
@@ -60,7 +60,7 @@ def forecast_sizes(
     """
     forecasts: list[SizeForecast] = []
     for n_samples, config in configurations.items():
-        works = list_works(
+        counted = count_works(
             config,
             [paths.manifest(model) for model in config.models],
             [paths.calibration(*names) for names in requests.list_calibrations(config)],
@@ -70,6 +70,7 @@ def forecast_sizes(
             ],
             n_samples,
         )
+        works = list(counted)
         n_computing = min(n_jobs, sum(work.cost.jobs for work in works))
         seconds = sum(work.cost.flops for work in works) / machine.rate
         seconds += n_computing * machine.start_seconds.with_model

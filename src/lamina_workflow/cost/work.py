@@ -48,6 +48,10 @@ class Tokens:
     """Packed tokens whose logits are needed."""
     lines: tuple[int, ...] = ()
     """In each packed line, ascending."""
+    asked: int = 0
+    """In the questions of samples with written answers."""
+    written: int = 0
+    """In the longest answers that may be written to them."""
 
     def scaled(self, samples: int) -> "Tokens":
         """The tokens of another number of samples with the same mean lengths."""
@@ -60,6 +64,8 @@ class Tokens:
             longest=self.longest,
             scored=round(self.scored * ratio),
             lines=self.lines,
+            asked=round(self.asked * ratio),
+            written=round(self.written * ratio),
         )
 
     def plus(self, other: "Tokens") -> "Tokens":
@@ -72,6 +78,8 @@ class Tokens:
             longest=max(self.longest, other.longest),
             scored=self.scored + other.scored,
             lines=tuple(sorted(self.lines + other.lines)),
+            asked=self.asked + other.asked,
+            written=self.written + other.written,
         )
 
 
@@ -106,11 +114,16 @@ def sweep_work(
 
     is_removing = pass_ == "removal"
     current_model = draw_plan(n_layers, removed, kind)
-    remaining_units = all_units(n_layers, kind, list(current_model.removed))
-    replacements = [replacement_unit(unit, donor) for unit in remaining_units for donor in donors]
+    units = remaining_units(n_layers, removed, kind)
+    if pass_ == "generate":
+        cut_models, _ = plan_sweep(current_model, units)
+        n_tokens = tokens.asked + GENERATION_FACTOR * tokens.written
+        answer_tokens = n_tokens * count_layers(cut_models.values(), n_layers)
+        return WorkCount(answer_tokens, answer_tokens)
+    replacements = [replacement_unit(unit, donor) for unit in units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
     candidates, observations = plan_sweep(
-        current_model, [*remaining_units, *replacements], is_removing=is_removing
+        current_model, [*units, *replacements], is_removing=is_removing
     )
     carried_streams = carried_models(candidates.values(), is_removing)
     tree = grow_tree(carried_streams, list(observations.values()), n_layers, True)
@@ -119,6 +132,11 @@ def sweep_work(
         engine=float(tokens.packed * tree.layers),
         naive=naive_tokens * count_layers(candidates.values(), n_layers),
     )
+
+
+def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
+    """The units that are removed in turn from the model of `draw_plan`."""
+    return all_units(n_layers, kind, list(draw_plan(n_layers, removed, kind).removed))
 
 
 def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:

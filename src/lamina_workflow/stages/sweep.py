@@ -5,19 +5,30 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from lamina.engine import budgets
+from lamina.options.calibrations import Calibration
+from lamina.options.entry import Options
 from lamina.options.metrics import METRICS, MODULES, carried_passes
 from lamina.options.selectors import Units
 from lamina.selection.options import Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
-from lamina_workflow.stages.job import READ, Job, OnModel, Wildcards, follow_entries, follow_family
+from lamina_workflow.stages.job import (
+    READ,
+    Job,
+    OnModel,
+    Wildcards,
+    follow_entries,
+    follow_family,
+    time_limit,
+)
 from lamina_workflow.study.sweeps import SweepSelector, sweep_blocks
 
 
 class SweepUnits(OnModel):
     """One block of a sweep.
 
-    `plan` lists the units that are removed already. `data` are the calibrations that a repair in
+    `plan` lists the units that are removed already. `asked` is the entry of the calibration, if its
+    questions are answered in writing. `data` are the calibrations that a repair in
     the `loop` adds, and `manifests` those of `replacements`. `tokens` is the token budget of one
     pass.
     """
@@ -28,6 +39,7 @@ class SweepUnits(OnModel):
     units: Units
     loop: Loop | None = None
     replacements: Replacements | None = None
+    asked: Options[Calibration] | None = None
     block: int
     blocks: int
     tokens: int | str
@@ -46,6 +58,7 @@ class SweepUnits(OnModel):
             units=units,  # type: ignore[arg-type]
             loop=changes.loop_of(config, w),
             replacements=changes.replacements_of(config, w),
+            asked=config.calibrations[w.calibration] if pass_ == "generate" else None,
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
@@ -60,6 +73,12 @@ class SweepUnits(OnModel):
         if self.pass_ in MODULES:
             return (MODULES[self.pass_],)
         return tuple(changes.modules_of(self.loop, self.replacements))
+
+    def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job; written answers take longer with more units, as those of benchmarks."""
+        if self.asked is None:
+            return super().minutes(model, attempt)
+        return time_limit(model, attempt, -(-int(model["n_layers"]) // self.blocks))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; where a repair is in place, also for its fit and for waiting patches."""

@@ -87,7 +87,7 @@ class SweepSelector:
 
 def any_selector(config: Configuration) -> str:
     """A regular expression for all that can stand in the place of a selector."""
-    base = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp|both)"
+    base = r"base/(?:removal|stream|fit|gradient|weights|generate)/(?:layer|attention|mlp|both)"
     other_calibration = f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})"
     return any_of(config.selectors, base, other_calibration)
 
@@ -210,13 +210,13 @@ def _sweep_selector(selector: str, plan_calibration: str, calibration: str) -> S
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
-    """The number of jobs of a sweep. Only removals are shared: another pass would run in each job.
+    """The number of jobs of a sweep. Others than removals are not shared: they run in each job.
 
     `auto` depends on the model's depth alone, so that neither the machine nor other studies make a
     sweep stale.
     """
     pass_, _ = SweepSelector.parse(selector).settings(config)
-    if pass_ != "removal":
+    if pass_ not in ("removal", "generate"):
         return 1
     if config.sweep.blocks != "auto":
         return config.sweep.blocks

@@ -1,12 +1,89 @@
-"""Metrics of the answers: accuracy, the margin of the right choice, and the loss."""
+"""Metrics of the answers: accuracy, exact match, the margin of the right choice, and the loss."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from lamina.relevance.columns import Columns, Context, correct_answers, weighted_mean
 from lamina.relevance.protocol import Metric
 from lamina.relevance.statistics import N_DRAWS, TAIL, IntervalEnds, wilson_interval
+
+
+@dataclass(frozen=True)
+class RightAnswers:
+    """Which samples a model answers right, and which it does without each unit."""
+
+    values: np.ndarray
+    """1 right, 0 wrong, NaN not measured, (1 + units, samples); row 0 is the current model."""
+    chance: float
+    """Accuracy of guessing, r."""
+
+    def lost_shares(self, weights: np.ndarray) -> np.ndarray:
+        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units) [arXiv 2605.14075, eq. 3].
+
+        0 means that nothing is lost, and negative that the model is better without the unit.
+
+        weights: (draws, samples).
+        """
+        right_without_unit = self.values[1:]
+        right_with_unit = np.where(np.isfinite(right_without_unit), self.values[:1], np.nan)
+        above_without = weighted_mean(weights, right_without_unit) - self.chance
+        above_with = weighted_mean(weights, right_with_unit) - self.chance
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return 1 - np.maximum(above_without, 0) / np.maximum(above_with, 0)
+
+    def explain_chance(self) -> str | None:
+        """Why the current model is not distinguishable from chance (95 %); None if it is."""
+        current_right = self.values[0][np.isfinite(self.values[0])]
+        ci_low, ci_high = wilson_interval(current_right.sum(), len(current_right))
+        if ci_low > self.chance:
+            return None
+        return (
+            f"the model scores {current_right.mean():.3f} (95 % interval {ci_low:.3f} to "
+            f"{ci_high:.3f}, {len(current_right)} samples), not above chance ({self.chance:.3f})"
+        )
+
+    def draw_lost_shares(self, seed: int, n_draws: int) -> np.ndarray:
+        """Draws of the lost shares, (draws, units), given what became of the answers.
+
+        An answer stayed right, was lost, was won, or stayed wrong.
+
+        Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the
+        samples would be certain if no answer changed, or if there is one sample; this posterior is
+        not.
+        """
+        generator = np.random.default_rng([seed, 4])
+        answer_counts = self._count_changes()
+        gammas = generator.standard_gamma(answer_counts + 0.5, size=(n_draws, *answer_counts.shape))
+        shares = gammas / gammas.sum(axis=1, keepdims=True)  # Dirichlet, (draws, 4, units)
+        share_kept, share_lost, share_won, _ = np.moveaxis(shares, 1, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above_without = np.maximum(share_kept + share_won - self.chance, 0)
+            above_with = np.maximum(share_kept + share_lost - self.chance, 0)
+            return np.asarray(1 - above_without / above_with)
+
+    def _count_changes(self) -> np.ndarray:
+        """Answers that stayed right, were lost, were won, and stayed wrong, (4, units)."""
+        seen_by_both = np.isfinite(self.values[1:]) & np.isfinite(self.values[:1])
+        right_with_unit = np.where(seen_by_both, self.values[:1], 0.0)
+        right_without_unit = np.where(seen_by_both, self.values[1:], 0.0)
+        n_kept = (right_with_unit * right_without_unit).sum(axis=1)
+        n_lost = right_with_unit.sum(axis=1) - n_kept
+        n_won = right_without_unit.sum(axis=1) - n_kept
+        n_wrong = seen_by_both.sum(axis=1) - n_kept - n_lost - n_won
+        return np.stack([n_kept, n_lost, n_won, n_wrong])
+
+    def interval(self, seed: int) -> IntervalEnds:
+        """95 % intervals of the lost shares from `draw_lost_shares`, not from the bootstrap.
+
+        They never exceed 1, the largest possible share.
+        """
+        draws = self.draw_lost_shares(seed, N_DRAWS)
+        draws = np.where(np.isnan(draws), -np.inf, draws)
+        with np.errstate(invalid="ignore"):
+            ci_low, ci_high = np.quantile(draws, [TAIL, 1 - TAIL], axis=0, method="nearest")
+        return ci_low, ci_high
 
 
 class Accuracy(Metric):
@@ -23,19 +100,8 @@ class Accuracy(Metric):
     )
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-        """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units) [arXiv 2605.14075, eq. 3].
-
-        r is the accuracy of guessing.
-
-        0 means that nothing is lost, and negative that the model is better without the unit.
-        """
-        right_answers = correct_answers(columns.values, context.score)
-        right_without_unit = right_answers[1:]
-        right_with_unit = np.where(np.isfinite(right_without_unit), right_answers[:1], np.nan)
-        above_without = weighted_mean(weights, right_without_unit) - context.chance
-        above_with = weighted_mean(weights, right_with_unit) - context.chance
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return 1 - np.maximum(above_without, 0) / np.maximum(above_with, 0)
+        """The shares that are lost, (draws, units)."""
+        return self._right_answers(columns, context).lost_shares(weights)
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
         """Undefined where the current model's accuracy is not distinguishable from chance (95 %).
@@ -43,67 +109,25 @@ class Accuracy(Metric):
         The base model is then not ranked; later steps go by what leaves the most right answers,
         then by the lowest loss.
         """
-        right_answers = correct_answers(columns.values, context.score)
-        current_right = right_answers[0][np.isfinite(right_answers[0])]
-        ci_low, ci_high = wilson_interval(current_right.sum(), len(current_right))
-        if ci_low > context.chance:
+        right_answers = self._right_answers(columns, context)
+        reason = right_answers.explain_chance()
+        if reason is None:
             return None
-        reason = (
-            f"the model scores {current_right.mean():.3f} (95 % interval {ci_low:.3f} to "
-            f"{ci_high:.3f}, {len(current_right)} samples), not above chance ({context.chance:.3f})"
-        )
         if context.removed == 0:
             return reason, None
-        most_right_first = -np.nanmean(right_answers, axis=1)
+        most_right_first = -np.nanmean(right_answers.values, axis=1)
         mean_losses = np.nanmean(columns.values["nll"], axis=1)
         sort_keys = np.stack([most_right_first, mean_losses], axis=1)[1:]
         return f"{reason}; ranked by raw accuracy, then by loss", sort_keys
 
     def posterior(self, columns: Columns, context: Context, seed: int, n_draws: int) -> np.ndarray:
-        """Draws of the scores, (draws, units), given what became of the answers.
-
-        An answer stayed right, was lost, was won, or stayed wrong.
-
-        Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the
-        samples would be certain if no answer changed, or if there is one sample; this posterior is
-        not.
-        """
-        answer_counts = self._answer_counts(columns, context)
-        generator = np.random.default_rng([seed, 4])
-        gammas = generator.standard_gamma(answer_counts + 0.5, size=(n_draws, *answer_counts.shape))
-        shares = gammas / gammas.sum(axis=1, keepdims=True)  # Dirichlet, (draws, 4, units)
-        share_kept, share_lost, share_won, _ = np.moveaxis(shares, 1, 0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            above_without = np.maximum(share_kept + share_won - context.chance, 0)
-            above_with = np.maximum(share_kept + share_lost - context.chance, 0)
-            return np.asarray(1 - above_without / above_with)
-
-    def _answer_counts(self, columns: Columns, context: Context) -> np.ndarray:
-        """Answers that stayed right, were lost, were won, and stayed wrong, (4, units)."""
-        right_answers = correct_answers(columns.values, context.score)
-        seen_by_both = np.isfinite(right_answers[1:]) & np.isfinite(right_answers[:1])
-        right_with_unit = np.where(seen_by_both, right_answers[:1], 0.0)
-        right_without_unit = np.where(seen_by_both, right_answers[1:], 0.0)
-        n_kept = (right_with_unit * right_without_unit).sum(axis=1)
-        n_lost = right_with_unit.sum(axis=1) - n_kept
-        n_won = right_without_unit.sum(axis=1) - n_kept
-        n_wrong = seen_by_both.sum(axis=1) - n_kept - n_lost - n_won
-        return np.stack([n_kept, n_lost, n_won, n_wrong])
+        """Draws of the scores, (draws, units), given what became of the answers."""
+        return self._right_answers(columns, context).draw_lost_shares(seed, n_draws)
 
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
     ) -> IntervalEnds:
-        """From the `posterior`, not the bootstrap.
-
-        It never exceeds 1, the largest possible score.
-        """
-        posterior_draws = self.posterior(columns, context, context.seed, N_DRAWS)
-        posterior_draws = np.where(np.isnan(posterior_draws), -np.inf, posterior_draws)
-        with np.errstate(invalid="ignore"):
-            ci_low, ci_high = np.quantile(
-                posterior_draws, [TAIL, 1 - TAIL], axis=0, method="nearest"
-            )
-        return ci_low, ci_high
+        return self._right_answers(columns, context).interval(context.seed)
 
     def not_finite(self, columns: Columns) -> np.ndarray:
         """An answer without finite scores is wrong, which does not show in its column.
@@ -117,6 +141,53 @@ class Accuracy(Metric):
 
     def accuracy(self, loss: float) -> float:
         return 1 - loss
+
+    def _right_answers(self, columns: Columns, context: Context) -> RightAnswers:
+        return RightAnswers(correct_answers(columns.values, context.score), context.chance)
+
+
+class ExactMatch(Metric):
+    """The share of right written answers that is lost when a unit is removed.
+
+    Accuracy of answers that the model writes itself, token by token: an early wrong token spoils
+    those after it, which teacher forcing does not show.
+    """
+
+    name = "exact_match"
+    pass_ = "generate"
+    columns = ("written_correct",)
+    help = "share of the right written answers that is lost"
+    remedy = (
+        "Give calibration '{calibration}' more samples or few-shot examples, choose a task that "
+        "the model can do, or a selector whose metric needs no right answer (perplexity, cosine, "
+        "angular)."
+    )
+
+    def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+        """The shares that are lost, (draws, units); r is 0, since nobody guesses a text."""
+        return self._right_answers(columns).lost_shares(weights)
+
+    def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
+        """Undefined where the current model answers nothing right.
+
+        The base model is then not ranked; later steps go by what leaves the most right answers.
+        """
+        right_answers = self._right_answers(columns)
+        reason = right_answers.explain_chance()
+        if reason is None:
+            return None
+        if context.removed == 0:
+            return reason, None
+        most_right_first = -np.nanmean(right_answers.values[1:], axis=1)
+        return f"{reason}; ranked by raw exact match", most_right_first[:, None]
+
+    def interval(
+        self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
+    ) -> IntervalEnds:
+        return self._right_answers(columns).interval(context.seed)
+
+    def _right_answers(self, columns: Columns) -> RightAnswers:
+        return RightAnswers(columns.values["written_correct"], chance=0.0)
 
 
 class Margin(Metric):
