@@ -60,7 +60,7 @@ def cut_by_hand(model: PreTrainedModel, removed: list[int]) -> PreTrainedModel:
     kept = [layer_index for layer_index in range(N_LAYERS) if layer_index not in removed]
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(kept)
-    if getattr(config, "layer_types", None):
+    if "layer_types" in config.to_dict():
         config.layer_types = [config.layer_types[layer_index] for layer_index in kept]
     weights = {}
     for name, weight in model.state_dict().items():
