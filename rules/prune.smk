@@ -50,6 +50,7 @@ rule search_plans:
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_of_search,
         manifests=manifests_of_replacements,
+        questions=files_of_judge,
     output:
         plans="results/searches/{model}/{calibration}/{selector}.json",
         output="results/searches/{model}/{calibration}/{selector}.parquet",
@@ -67,6 +68,7 @@ rule search_plans:
         **resources_of(prune.SearchPlans),
     params:
         **params_of(prune.SearchPlans),
+        content=content(files_of_judge),
     script:
         "../workflow/scripts/search_plans.py"
 

@@ -36,6 +36,14 @@ def calibrations_of_search(w):
     return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
 
 
+def files_of_judge(w):
+    """The user's files with the questions that judge, if sets answer them in writing."""
+    selector = CONFIG.selectors[w.selector]
+    if selector.judge_by != "written":
+        return []
+    return prepare.calibration_files(CONFIG, selector.judge or w.calibration)
+
+
 def other_calibrations(w):
     """The names of other calibrations that a selector scores removals on."""
     if not sweeps.step_pass(CONFIG, w.selector):

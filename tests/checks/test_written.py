@@ -59,7 +59,7 @@ def load(root: Path, **selector: Any) -> Configuration:
 def test_a_calibration_without_written_answers_is_refused(
     root: Path, calibration: RawConfig, reason: str
 ) -> None:
-    with pytest.raises(LaminaError, match="calibrations.asked: metric exact_match") as caught:
+    with pytest.raises(LaminaError, match="calibrations.asked: `metric: exact_match`") as caught:
         load_configuration(configure(calibration), root)
 
     assert reason in str(caught.value)
@@ -67,7 +67,7 @@ def test_a_calibration_without_written_answers_is_refused(
 
 
 def test_also_a_map_and_a_further_calibration_need_written_answers(root: Path) -> None:
-    with pytest.raises(LaminaError, match="calibrations.corpus: metric exact_match"):
+    with pytest.raises(LaminaError, match="calibrations.corpus: `metric: exact_match`"):
         load(root, also={"corpus": 1})
     raw = configure(SORTING)
     raw["studies"]["maps"] = {
@@ -75,7 +75,7 @@ def test_also_a_map_and_a_further_calibration_need_written_answers(root: Path) -
         "calibrations": ["recall"],
         "metrics": ["cosine", "exact_match"],
     }
-    with pytest.raises(LaminaError, match="calibrations.recall: metric exact_match"):
+    with pytest.raises(LaminaError, match="calibrations.recall: `metric: exact_match`"):
         load_configuration(raw, root)
 
 
@@ -100,6 +100,13 @@ def test_a_strategy_that_cannot_use_written_answers_is_refused(
         load(root, **selector)
 
     assert words in str(caught.value)
+
+
+def test_questions_that_judge_a_portfolio_need_written_answers(root: Path) -> None:
+    judged = {"metric": "perplexity", "strategy": "portfolio", "judge_by": "written"}
+    load(root, **judged)
+    with pytest.raises(LaminaError, match="calibrations.corpus: `judge_by: written` counts"):
+        load(root, **judged, judge="corpus")
 
 
 @pytest.mark.parametrize("task", ["gsm8k", "microworld_sorting"])
@@ -142,4 +149,33 @@ def test_a_plan_counts_all_answers_at_their_longest(root: Path) -> None:
         paths.sweep_block("small/asked/written", 1, 0): n_tokens * (7 + 7 * 6),
     }
     (note,) = works.describe_answers()
-    assert f"2 sweeps generate up to {n_questions * longest_answer * (9 + 8):,} tokens" in note
+    assert (
+        f"2 sweeps and 0 searches generate up to {n_questions * longest_answer * (9 + 8):,} tokens"
+        in note
+    )
+
+
+def test_a_plan_counts_the_answers_of_the_last_sets_of_a_portfolio(root: Path) -> None:
+    """Four sets, bare and with one repair, on the half of the questions that judges."""
+    judged = {"metric": "perplexity", "strategy": "portfolio", "repairs": ["ghost"]}
+    row = Row((5,) * 12, (6, 7), 3)
+    samples = [Sample(index, "generated", 0, (row,), str(index)) for index in range(50)]
+    tokens = {("small", "asked"): count_tokens(samples, 16)}
+    manifest = {
+        "n_layers": N_LAYERS,
+        "hidden_size": 8,
+        "layer_parameters": 100,
+        "attention_share": {"parameters": 0.3, "latency": 0.3},
+    }
+    shape = Shape(N_LAYERS, 8, 16, 100, 4)
+    layer_tokens = []
+    for judge_by in ("loss", "written"):
+        config = load(root, **judged, judge_by=judge_by)
+        works = Works(config, {"small": manifest}, {"small": shape}, tokens, {})
+        (search,) = list(works._estimate_searches())
+        layer_tokens.append(search.cost.layer_tokens)
+
+    n_tokens = 25 * (12 + GENERATION_FACTOR * 16)
+    assert layer_tokens[1] - layer_tokens[0] == 8 * n_tokens * (N_LAYERS - 2)
+    (note,) = works.describe_answers()
+    assert f"0 sweeps and 1 searches generate up to {25 * 16 * 8:,} tokens" in note

@@ -17,8 +17,10 @@ import lamina
 from lamina.errors import LaminaError
 from lamina.evaluation import written_removals
 from lamina.evaluation.generation import JudgedRow, WritingLM, answer_task
+from lamina.options.selectors import Selector
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
+from lamina.selection.judging import split_documents
 from lamina.selection.removals import removal_rows
 from lamina.store import parquet, unfinished
 from lamina.store.unfinished import Progress
@@ -164,8 +166,8 @@ def written_texts(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Grows by the answers of each candidate in turn, as texts."""
     texts: list[list[str]] = []
 
-    def answer_and_keep(task: Any, writer: WritingLM) -> Iterator[JudgedRow]:
-        rows = list(answer_task(task, writer))
+    def answer_and_keep(task: Any, writer: WritingLM, asked: Any) -> Iterator[JudgedRow]:
+        rows = list(answer_task(task, writer, asked))
         texts.append(
             [tiny.tokenizer().decode(writer.answers[row.row.context].tokens) for row in rows]
         )
@@ -245,6 +247,39 @@ def test_layers_go_by_the_answers_that_cut_models_write(project: WritingProject)
     assert stepwise.plan.accuracy_after == pytest.approx(expected_shares[1:])
     by_share = sorted(range(N_LAYERS), key=lambda layer: (-project.count_right((layer,)), -layer))
     assert at_once.plan.units == [str(layer) for layer in by_share[:2]]
+
+
+def test_the_last_sets_of_a_portfolio_are_judged_by_their_written_answers(
+    project: WritingProject,
+) -> None:
+    base, calibration, _ = open_task()
+    options: dict[str, Any] = {"members": ["cosine", "perplexity", "output_kl"], "exchanges": 6}
+
+    (chosen,) = lamina.select(
+        base,
+        calibration,
+        [2],
+        strategy="portfolio",
+        judge_by="written",
+        repairs={"ghost": {"method": "ghost"}},
+        **options,
+    )
+
+    selector = Selector.from_options({"strategy": "portfolio"} | options)
+    _, judges = split_documents({"mine": calibration.content}, selector)
+    judging = [sample.index for sample in judges["mine"]]
+    written = chosen.plan.choice["written"]
+    assert 0 < len(judging) < N_QUESTIONS
+    assert len(written) == 2 * 4  # four sets, bare and repaired
+    for form in written:
+        if form["repair"] == "none":
+            removed = tuple(sorted(int(unit) for unit in form["units"]))
+            answers = project.write_answers(removed)
+            n_right = sum(is_right(answers[index], project.golds[index]) for index in judging)
+            assert form["right"] == n_right / len(judging)
+    winner = {"units": chosen.plan.units, "repair": chosen.plan.choice["repair"]}
+    (winning_form,) = [form for form in written if winner.items() <= form.items()]
+    assert winning_form["right"] == max(form["right"] for form in written)
 
 
 def test_a_killed_pass_goes_on_with_the_next_unit(

@@ -4,11 +4,13 @@ import hashlib
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
 from lamina.data import calibrations
 from lamina.models.load import load_model
+from lamina.options.metrics import MODULES
 from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
 from lamina_workflow.stages.prune import SearchPlans
@@ -18,8 +20,9 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
     """What the search is asked for; `log` is where it keeps what it has measured."""
     manifest = checksum.read_json(job.manifest)
     files = {job.keys["calibration"]: job.calibration} | job.data
+    model = load_model(manifest, check=job.check)
     return SearchRequest(
-        model=load_model(manifest, check=job.check),
+        model=model,
         calibrations={name: calibrations.read_calibration(file) for name, file in files.items()},
         selector=job.selector,
         sizes=job.sizes,
@@ -30,9 +33,19 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         loops=job.repairs,
         replacements=job.replacements.read_records(job.manifests) if job.replacements else None,
         manifest=manifest,
+        questions=draw_questions(job, model, manifest),
         log=log,
         origin=hash_origin(job, [job.manifest, *files.values()]),
     )
+
+
+def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> Any:
+    """The questions that the last sets answer in writing; None if they do not."""
+    if job.asked is None:
+        return None
+    judge = job.selector.judge or job.keys["calibration"]
+    module = import_module(MODULES["generate"])
+    return module.draw_questions(judge, job.asked, model, manifest, Path.cwd(), "judge_by: written")
 
 
 def hash_origin(job: SearchPlans, files: list[str]) -> str:

@@ -156,6 +156,10 @@ class _Selection:
 
     def _search(self, sizes: Sequence[int]) -> list[Plan]:
         """The plans of all sizes from one search."""
+        questions = None
+        if self.selector.judge_by == "written":
+            judge = find_calibrations(self.given, self.selector.judge or self.own, [])
+            questions = self._draw_questions(next(iter(judge.values())), "judge_by: written")
         request = SearchRequest(
             model=self.base.model,
             calibrations={
@@ -168,6 +172,7 @@ class _Selection:
             loop=self.loop,
             loops={name: self._put_in_place(self.repairs[name]) for name in self.selector.repairs},
             manifest=self.base.manifest,
+            questions=questions,
         )
         plans, _ = import_module(self.selector.SEARCH).search_plans(request)
         return list(plans)
@@ -223,9 +228,7 @@ class _Selection:
             metric = METRICS[self.selector.metric or ""]
             questions = None
             if metric.writes:
-                questions = import_module(MODULES[metric.pass_]).draw_questions(
-                    name, read[name].entry, self.base.model, self.base.manifest, Path.cwd()
-                )
+                questions = self._draw_questions(read[name], f"metric: {metric.name}")
             rows = removal_rows(
                 self.base.model,
                 {read_name: calibration.content for read_name, calibration in read.items()},
@@ -244,6 +247,18 @@ class _Selection:
                 self.selector.also.get(name, 1.0) if name != self.own else 1.0,
             )
         return sweeps
+
+    def _draw_questions(self, calibration: PreparedCalibration, option: str) -> Any:
+        """The questions of a calibration that models answer in writing, as `option` asks."""
+        module = import_module(MODULES["generate"])
+        return module.draw_questions(
+            calibration.name,
+            calibration.entry,
+            self.base.model,
+            self.base.manifest,
+            Path.cwd(),
+            option,
+        )
 
     def _capture(self) -> pa.Table:
         """Table `activations` of the own calibration."""

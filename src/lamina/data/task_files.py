@@ -168,10 +168,11 @@ def check_written(task: str, kind: object, where: str) -> None:
         )
 
 
-def check_questions(where: str, entry: Calibration) -> None:
+def check_questions(where: str, entry: Calibration, option: str) -> None:
     """Refuse a calibration whose answers no model can write to be judged by exact match.
 
     where: The calibration's key in the configuration.
+    option: The key of a selector that asks for it, with its value.
 
     Raises LaminaError if it is not of tasks, or holds the model's own answers.
     """
@@ -181,18 +182,18 @@ def check_questions(where: str, entry: Calibration) -> None:
     if entry.own:
         reason = "it holds the model's own answers (`answers: model`)"
     raise LaminaError(
-        f"{where}: metric exact_match counts right answers that are written to the questions of a "
-        f"task, and {reason}. Write `task: NAME` of a task with output_type: generate_until, or "
-        "another metric, such as accuracy."
+        f"{where}: `{option}` counts right answers that are written to the questions of a task, "
+        f"and {reason}. Write `task: NAME` of a task with output_type: generate_until here, or "
+        "leave that option out."
     )
 
 
 def check_exact_match(
-    where: str, task: str | None, kind: object, metric_names: Collection[str]
+    where: str, task: str | None, kind: object, metric_names: Collection[str], option: str
 ) -> None:
     """Refuse a task of which exact match does not judge written answers.
 
-    where: The calibration's key in the configuration.
+    where, option: As for `check_questions`.
 
     Raises LaminaError if its output type, `kind`, is not generate_until, or exact_match is not
     among its metrics.
@@ -204,9 +205,9 @@ def check_exact_match(
         reason = "has no exact_match, so that no answer is right or wrong"
     if reason:
         raise LaminaError(
-            f"{where}: metric exact_match counts written answers, and task '{task}' {reason}. Take "
-            "a task with output_type: generate_until and exact_match, such as gsm8k, or another "
-            "metric, such as accuracy."
+            f"{where}: `{option}` counts right written answers, and task '{task}' {reason}. Take a "
+            "task with output_type: generate_until and exact_match, such as gsm8k, or leave that "
+            "option out."
         )
 
 

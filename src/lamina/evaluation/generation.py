@@ -439,19 +439,26 @@ def own_answers(
     return CalibrationSamples(tuple(samples), questions.facts | {"right": is_right})
 
 
-def answer_task(task: ConfigurableTask, writer: WritingLM) -> Iterator[JudgedRow]:
+def answer_task(
+    task: ConfigurableTask, writer: WritingLM, asked: Sequence[Instance] | None = None
+) -> Iterator[JudgedRow]:
     """A row for each answer to the requests of a task, in their order.
+
+    asked: Those of the requests that are answered; all if it is None.
 
     An answer is right if exact match is 1 after any of the task's filters.
     """
+    asked = task.instances if asked is None else asked
+    if not asked:
+        return
     settings = normalize_gen_kwargs(task.config.generation_kwargs, writer.max_gen_toks)
     for request in task.instances:
         request.arguments = (request.args[0], greedy_settings(settings))
-    texts = writer.generate_until(task.instances)
-    for request, text in zip(task.instances, texts, strict=True):
+        request.resps = [""]  # of those that are not asked, for the filters
+    for request, text in zip(asked, writer.generate_until(list(asked)), strict=True):
         request.resps = [text]
     task.apply_filters()
-    for request in task.instances:
+    for request in asked:
         scores = [
             task.process_results(request.doc, [response])
             for response in request.filtered_resps.values()

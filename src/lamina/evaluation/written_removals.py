@@ -1,13 +1,16 @@
 """A metric's pass: without each unit, the model writes the answers of a calibration with its cache.
 
 A candidate is the model that is really cut, as for a benchmark, so it writes what its export would
-write. Candidates share nothing but the weights: the pass costs one generation for each unit.
+write. Candidates share nothing but the weights: the pass costs one generation for each unit. The
+last sets of a portfolio are judged in the same way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from lm_eval.api.task import ConfigurableTask
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,11 +19,12 @@ from lamina.data.encoding import open_encoder
 from lamina.data.prepare import draw_tasks
 from lamina.data.prompts import Style
 from lamina.data.task_files import check_exact_match, check_questions
-from lamina.engine.candidates import CURRENT
+from lamina.engine.candidates import CURRENT, Candidate
 from lamina.evaluation.generation import WritingLM, answer_task
 from lamina.models.boundary import NotFiniteError
 from lamina.models.load import load_tokenizer
 from lamina.models.materialise import materialise
+from lamina.models.units import parse_unit
 from lamina.models.workload import done
 from lamina.options.benchmarks import Generate
 from lamina.options.calibrations import Calibration
@@ -41,20 +45,23 @@ def draw_questions(
     model: PreTrainedModel,
     manifest: dict[str, Any],
     root: Path,
+    option: str = "metric: exact_match",
 ) -> Questions:
     """The questions of calibration `name`, as its samples were drawn.
 
     manifest: That of the model.
+    option: The key of the selector by which answers are written, for messages.
 
     Raises LaminaError if it has no written answers, or exact match cannot judge them.
     """
-    check_questions(f"calibrations.{name}", entry)
+    where = f"calibrations.{name}"
+    check_questions(where, entry, option)
     tokenizer = load_tokenizer(manifest)
     encoder = open_encoder(model, tokenizer)
     tasks = [task for task, _ in draw_tasks(name, entry, encoder, Style.of(manifest), root)]
     for task in tasks:
         check_exact_match(
-            f"calibrations.{name}", task.config.task, task.config.output_type, task.aggregation()
+            where, task.config.task, task.config.output_type, task.aggregation(), option
         )
     return Questions(tasks, tokenizer)
 
@@ -102,6 +109,33 @@ def sweep_rows(
     return rows
 
 
+def judge_candidates(
+    model: PreTrainedModel,
+    questions: Questions,
+    sample_indices: Collection[int],
+    candidates: Sequence[Candidate],
+) -> np.ndarray:
+    """Whether candidates answer samples right, (candidates, samples), 1 or 0.
+
+    A candidate whose logits are NaN on a question answers none of them right.
+
+    questions: Those of the whole calibration.
+    sample_indices: Of the samples that are answered, in the calibration; rows are in this order
+        from the lowest.
+    """
+    writer = WritingLM(model, questions.tokenizer, Generate())
+    n_samples = len(set(sample_indices))
+    right_answers = np.zeros((len(candidates), n_samples))
+    for number, candidate in enumerate(candidates):
+        units = sorted(candidate.removed, key=parse_unit)
+        plan = {"units": units} if units else None
+        variant = materialise(model, plan, candidate.patches or None)
+        writer.use(variant, _describe(units))
+        with suppress(NotFiniteError):
+            right_answers[number] = _answer_questions(writer, questions, sample_indices)
+    return right_answers
+
+
 def _judge_answers(
     writer: WritingLM,
     model: PreTrainedModel,
@@ -111,12 +145,31 @@ def _judge_answers(
 ) -> list[bool]:
     """Whether each answer without the unit `name` is right; it may be CURRENT."""
     lacking = list(removed) if name == CURRENT else [*removed, name]
-    variant = materialise(model, {"units": lacking} if lacking else None)
-    writer.use(variant, f"the model without {', '.join(lacking)}" if lacking else "the base model")
+    writer.use(materialise(model, {"units": lacking} if lacking else None), _describe(lacking))
     try:
-        answers = [row for task in questions.tasks for row in answer_task(task, writer)]
+        return _answer_questions(writer, questions)
     except NotFiniteError:
         if name == CURRENT:
             raise
         return [False] * sum(len(task.instances) for task in questions.tasks)
-    return [bool(answer.is_right) for answer in answers]
+
+
+def _describe(units: Sequence[str]) -> str:
+    return f"the model without {', '.join(units)}" if units else "the base model"
+
+
+def _answer_questions(
+    writer: WritingLM, questions: Questions, sample_indices: Collection[int] | None = None
+) -> list[bool]:
+    """Whether the answers of the writer's model to these samples, or to all, are right."""
+    is_right: list[bool] = []
+    n_before = 0
+    for task in questions.tasks:
+        asked = [
+            request
+            for index, request in enumerate(task.instances, n_before)
+            if sample_indices is None or index in sample_indices
+        ]
+        is_right += [bool(answer.is_right) for answer in answer_task(task, writer, asked)]
+        n_before += len(task.instances)
+    return is_right

@@ -26,6 +26,7 @@ _ABSENT_OPTIONS: Mapping[str, Any] = {
     "also": {},
     "repairs": (),
     "judge": None,
+    "judge_by": "loss",
     "members": (),
     "combine": "mean",
     "donors": (),
@@ -181,6 +182,7 @@ class Selector(Choice):
         repairs: Sequence[str]
         members: Sequence[str]
         judge: str | None
+        judge_by: str
         also: Mapping[str, float]
         combine: str
         donors: Sequence[str]

@@ -6,6 +6,7 @@ and `RepairedSets` makes them candidates, bare and repaired. A `tournament` deci
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.options.metrics import METRICS
+from lamina.options.metrics import METRICS, MODULES
 from lamina.relevance import protocol
 from lamina.repairs.patch_store import PatchStore
 from lamina.selection import looped
@@ -32,6 +33,7 @@ from lamina.selection.proposing import propose_sets
 from lamina.selection.sets import SearchRequest
 from lamina.selection.tournament import (
     NONE,
+    JudgeAnswers,
     JudgeDocuments,
     Tournament,
     TournamentChoice,
@@ -95,10 +97,11 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         trials = _make_trials(request, session, judge_samples, n_task_samples)
         tournament = Tournament(trials, judge_documents, repaired_sets)
         tournament.play(proposals, exchange)
-        choices = tournament.choose(options.seed)
         all_documents = judge_documents.select_between(0, 1)
         trials.measure_losses([Candidate()], np.concatenate(all_documents))
         base_losses = trials.get_losses(Candidate())
+    # Outside of the session, since models are cut for their answers.
+    choices = tournament.choose(options.seed, _judge_of_answers(request, judges_by_calibration))
 
     # Plans of the winners, and rows of all that was measured.
     base_loss = float(judge_documents.average_losses(base_losses, all_documents))
@@ -112,6 +115,23 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     )
     rows = [row | {"evaluation": number} for number, row in enumerate(end_rows)]
     return sorted([*plans, *refused_plans], key=lambda plan: plan.removed), rows
+
+
+def _judge_of_answers(
+    request: SearchRequest, judges_by_calibration: Mapping[str, Sequence[Sample]]
+) -> JudgeAnswers | None:
+    """What counts the right answers of candidates to the judging questions of the task.
+
+    None if the loss decides.
+    """
+    if request.questions is None:
+        return None
+    written_removals = import_module(MODULES["generate"])
+    task_samples = next(iter(judges_by_calibration.values()))
+    sample_indices = {sample.index for sample in task_samples}
+    return partial(
+        written_removals.judge_candidates, request.model, request.questions, sample_indices
+    )
 
 
 def _make_trials(

@@ -57,6 +57,9 @@ class SearchRequest:
     """The models whose layers may replace the model's own."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Manifest of the model; `units: both` needs its `attention_share`."""
+    questions: Any = None
+    """Of the calibration that judges, if sets answer them in writing
+    (`lamina.evaluation.written_removals.draw_questions`)."""
     log: Path | None = None
     """The losses so far: a search that was killed goes on from a log with the same `origin`."""
     origin: str = ""

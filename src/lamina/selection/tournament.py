@@ -18,6 +18,7 @@ from lamina.selection.trials import Trials
 
 # (share of the judge documents, sets of each size that survive) of each round.
 ROUNDS = ((0.25, 8), (0.5, 4), (1.0, 1))
+N_FINALISTS = ROUNDS[-2][1]  # sets of each size between which the last round decides
 N_EXCHANGED = 2  # sets of a size around which exchanges are tried
 N_CUTS = 200  # of the last judge documents in two, which correct the winner's loss
 EXCHANGE = "exchange"
@@ -75,6 +76,15 @@ class MemberResult(TypedDict):
     n_samples: int
 
 
+class WrittenResult(TypedDict):
+    """How many answers one of the last sets writes right."""
+
+    units: list[str]
+    repair: str
+    right: float
+    """Share of the judging questions."""
+
+
 class TournamentChoice(TypedDict):
     """The set of one size that won, as a plan records it."""
 
@@ -88,8 +98,13 @@ class TournamentChoice(TypedDict):
     repairs: dict[str, float]
     """The loss of the winner with each repair, and bare under `none`."""
     members: dict[str, MemberResult]
+    written: NotRequired[list[WrittenResult]]
+    """Of the last sets, bare and with each repair, if written answers decide."""
     note: NotRequired[str]
 
+
+JudgeAnswers = Callable[[Sequence[Candidate]], np.ndarray]
+"""Gives what candidates answer right in writing, (candidates, questions), 1 or 0."""
 
 FormCandidates = Callable[
     [Iterable[frozenset[str]]], Mapping[frozenset[str], Mapping[str, Candidate]]
@@ -115,6 +130,7 @@ class Tournament:
         self._entrants: dict[int, list[Entrant]] = {}
         self._proposals: dict[int, Mapping[str, frozenset[str]]] = {}
         self._documents_seen: dict[tuple[int, frozenset[str]], list[np.ndarray]] = {}
+        self._right_shares: dict[Candidate, float] = {}
 
     def play(
         self,
@@ -179,11 +195,24 @@ class Tournament:
                 }
             )
 
-    def choose(self, seed: int) -> dict[int, TournamentChoice]:
+    def choose(
+        self, seed: int, judge_answers: JudgeAnswers | None = None
+    ) -> dict[int, TournamentChoice]:
         """The set and repair of each size with the least loss on all judge documents.
 
         seed: Draws the cuts that correct this loss.
+        judge_answers: If it is there, the set and repair with the most right answers win, and the
+            loss decides between equals.
         """
+        if judge_answers:
+            finalists = [
+                candidate
+                for entrants in self._entrants.values()
+                for entrant in entrants
+                for candidate in entrant.candidates.values()
+            ]
+            right_shares = judge_answers(finalists).mean(axis=1)
+            self._right_shares = dict(zip(finalists, right_shares.tolist(), strict=True))
         choices = {plan_size: self._choose_set(plan_size, seed) for plan_size in self._entrants}
         for plan_size, choice in choices.items():
             better_sizes = [
@@ -261,14 +290,13 @@ class Tournament:
         """The winner of one size."""
         documents = self.judge_documents.select_between(0, 1)
         finalists = self._entrants[plan_size]
-        winner = self._rank_entrants(finalists, documents)[0]
-        repair = self._find_best_repair(winner, documents)
-        finalist_losses = [
-            self.trials.get_losses(candidate)
-            for entrant in finalists
-            for candidate in entrant.candidates.values()
-        ]
-        return {
+        winner, repair = self._find_winner(finalists, documents)
+        compared = [candidate for entrant in finalists for candidate in entrant.candidates.values()]
+        if self._right_shares:
+            # Not chosen by its loss, which flatters it as little as that of any other.
+            compared = [winner.candidates[repair]]
+        finalist_losses = [self.trials.get_losses(candidate) for candidate in compared]
+        choice: TournamentChoice = {
             "units": sorted(winner.units, key=parse_unit),
             "member": winner.member,
             "repair": repair,
@@ -283,6 +311,32 @@ class Tournament:
                 for member, units in self._proposals[plan_size].items()
             },
         }
+        if self._right_shares:
+            choice["written"] = self._list_written(finalists)
+        return choice
+
+    def _find_winner(
+        self, finalists: Sequence[Entrant], documents: Sequence[np.ndarray]
+    ) -> tuple[Entrant, str]:
+        """The set and repair with the most right answers, if these are known, and the least loss."""
+
+        def rank(form: tuple[Entrant, str]) -> tuple[float, float, list[str]]:
+            entrant, repair = form
+            right_share = self._right_shares.get(entrant.candidates[repair], 0.0)
+            loss = self._average_loss(entrant, repair, documents)
+            return -right_share, loss, sorted(entrant.units)
+
+        forms = [(entrant, repair) for entrant in finalists for repair in entrant.candidates]
+        return min(forms, key=rank)
+
+    def _list_written(self, finalists: Sequence[Entrant]) -> list[WrittenResult]:
+        results: list[WrittenResult] = []
+        for entrant in finalists:
+            for repair, candidate in entrant.candidates.items():
+                units = sorted(entrant.units, key=parse_unit)
+                right_share = self._right_shares[candidate]
+                results.append({"units": units, "repair": repair, "right": right_share})
+        return results
 
     def _compare(
         self,

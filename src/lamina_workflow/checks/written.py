@@ -1,15 +1,23 @@
-"""Whether metrics of written answers have questions that a model can answer in writing."""
+"""Whether what is decided by written answers has questions that a model can answer in writing."""
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lamina.data import task_files
-from lamina.options.calibrations import Calibration
 from lamina.options.metrics import METRICS
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Maps, Prune, Study
 from lamina_workflow.study import requests
+
+
+class _Asked(NamedTuple):
+    """A calibration whose questions are answered in writing."""
+
+    calibration: str
+    option: str
+    """The key with its value that asks for it."""
 
 
 def check_written_answers(config: Configuration, root: Path) -> None:
@@ -19,40 +27,37 @@ def check_written_answers(config: Configuration, root: Path) -> None:
 
     Raises LaminaError, which names the calibration.
     """
-    checked: set[str] = set()
-    for study in config.studies.values():
-        for name in _list_answered(config, study):
-            if name not in checked:
-                _check_calibration(name, config.calibrations[name], root)
-                checked.add(name)
+    asked = [item for study in config.studies.values() for item in _list_asked(config, study)]
+    for calibration, option in dict.fromkeys(asked):
+        where = f"calibrations.{calibration}"
+        entry = config.calibrations[calibration]
+        task_files.check_questions(where, entry, option)
+        for task in entry.drawn:
+            for keys in task_files.list_task_keys(task, root):
+                kind = keys.get("output_type", "generate_until")
+                task_files.check_exact_match(
+                    where, str(keys["task"]), kind, _list_metrics(keys), option
+                )
 
 
-def _list_answered(config: Configuration, study: Study) -> Iterator[str]:
+def _list_asked(config: Configuration, study: Study) -> Iterator[_Asked]:
     """The calibrations whose questions models answer in writing for a study."""
-    if isinstance(study, Maps) and any(METRICS[metric].writes for metric in study.metrics):
-        yield from study.calibrations
+    if isinstance(study, Maps):
+        for metric, calibration in product(study.metrics, study.calibrations):
+            if METRICS[metric].writes:
+                yield _Asked(calibration, f"metric: {metric}")
     if not isinstance(study, Prune):
         return
-    for selector in study.selectors:
-        metric = config.selectors[selector].metric
-        if metric is None or not METRICS[metric].writes:
-            continue
-        for calibration in study.calibrations:
-            yield calibration
-            yield from requests.further_calibrations(config, calibration, selector)
+    for name, calibration in product(study.selectors, study.calibrations):
+        selector = config.selectors[name]
+        if selector.judge_by == "written":
+            yield _Asked(selector.judge or calibration, "judge_by: written")
+        if selector.metric and METRICS[selector.metric].writes:
+            for scored in (calibration, *requests.further_calibrations(config, calibration, name)):
+                yield _Asked(scored, f"metric: {selector.metric}")
 
 
-def _check_calibration(name: str, entry: Calibration, root: Path) -> None:
-    where = f"calibrations.{name}"
-    task_files.check_questions(where, entry)
-    for task in entry.drawn:
-        for keys in task_files.list_task_keys(task, root):
-            task_files.check_exact_match(
-                where, str(keys["task"]), keys.get("output_type", "generate_until"), _metrics(keys)
-            )
-
-
-def _metrics(keys: Mapping[str, Any]) -> list[str]:
+def _list_metrics(keys: Mapping[str, Any]) -> list[str]:
     """The metrics of a task file; exact match for generated answers where it names none."""
     listed = keys.get("metric_list")
     if not listed:

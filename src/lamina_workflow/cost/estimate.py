@@ -26,7 +26,7 @@ from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
 from lamina.options.benchmarks import PerplexityEntry
 from lamina.options.healings import Healing
-from lamina.selection.tournament import N_EXCHANGED
+from lamina.selection.tournament import N_EXCHANGED, N_FINALISTS
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
@@ -352,7 +352,7 @@ class Works:
         )
 
     def describe_answers(self) -> list[str]:
-        """How many tokens sweeps generate at most, in one sentence; none if no sweep does."""
+        """How many tokens the choice of layers generates at most, in a sentence; none without any."""
         n_sweeps = 0
         n_tokens = 0
         for model, calibration, sweep_name, removed in sweeps.list_sweeps(
@@ -364,11 +364,18 @@ class Works:
             n_sweeps += 1
             n_models = 1 + len(remaining_units(self.manifests[model]["n_layers"], removed, kind))
             n_tokens += n_models * self.calibration_tokens[model, calibration].written
-        if not n_sweeps:
+        n_searches = 0
+        for (model, calibration, selector), sizes in requests.list_searches(self.config).items():
+            asked = self._asked_in_search(model, calibration, selector)
+            n_searches += bool(asked.samples)
+            n_models = len(sizes) * _count_finalists(self.config.selectors[selector])
+            n_tokens += n_models * asked.written
+        if not n_tokens:
             return []
         return [
-            f"Metric exact_match: {n_sweeps} sweeps generate up to {n_tokens:,} tokens of answers. "
-            "They are counted as if no answer ended before the longest length that its task allows."
+            f"Written answers: {n_sweeps} sweeps and {n_searches} searches generate up to "
+            f"{n_tokens:,} tokens. They are counted as if no answer ended before the longest "
+            "length that its task allows."
         ]
 
     def _estimate_searches(self) -> Iterator[JobsWork]:
@@ -398,14 +405,29 @@ class Works:
             {name: self.config.repairs[name] for name in repair_names},
         )
         flops = layer_flops(manifest, self.calibration_tokens[model, calibration])
+        asked = self._asked_in_search(model, calibration, selector)
+        layers_left = sum(manifest["n_layers"] - size for size in sizes)
+        written = asked.answer_tokens * _count_finalists(entry) * layers_left
+        layer_tokens = counted_work.layer_tokens + written
+        naive_layer_tokens = counted_work.naive_layer_tokens + written
         return Stage(
             jobs=1,
-            layer_tokens=counted_work.layer_tokens,
-            flops=counted_work.layer_tokens * flops + counted_work.patch_flops,
-            naive_layer_tokens=counted_work.naive_layer_tokens,
-            naive_flops=counted_work.naive_layer_tokens * flops + counted_work.patch_flops,
+            layer_tokens=layer_tokens,
+            flops=layer_tokens * flops + counted_work.patch_flops,
+            naive_layer_tokens=naive_layer_tokens,
+            naive_flops=naive_layer_tokens * flops + counted_work.patch_flops,
             memory=self.search_memory(model, calibration, selector, sizes),
         )
+
+    def _asked_in_search(self, model: str, calibration: str, selector: str) -> Tokens:
+        """Tokens of the judging questions that sets answer in writing; of none if they do not."""
+        entry = self.config.selectors[selector]
+        if entry.judge_by != "written":
+            return Tokens(0, 0, 0, 0)
+        judge = entry.judge or calibration
+        tokens = self.calibration_tokens[model, judge]
+        share = entry.held_back if judge == calibration else 1.0
+        return tokens.scaled(round(share * tokens.samples))
 
     def search_memory(
         self, model: str, calibration: str, selector: str, sizes: Sequence[int]
@@ -605,6 +627,11 @@ class Works:
         if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
             return False
         return variant.is_base or not self.config.list_siblings(variant.selector)
+
+
+def _count_finalists(entry: Any) -> int:
+    """Forms of the last sets of a size, bare and with each repair, that write answers."""
+    return N_FINALISTS * (1 + len(entry.repairs))
 
 
 def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:

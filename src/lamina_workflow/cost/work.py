@@ -53,6 +53,11 @@ class Tokens:
     written: int = 0
     """In the longest answers that may be written to them."""
 
+    @property
+    def answer_tokens(self) -> int:
+        """Tokens of a prompt that take as long as all questions and their longest answers."""
+        return self.asked + GENERATION_FACTOR * self.written
+
     def scaled(self, samples: int) -> "Tokens":
         """The tokens of another number of samples with the same mean lengths."""
         ratio = samples / self.samples
@@ -117,9 +122,8 @@ def sweep_work(
     units = remaining_units(n_layers, removed, kind)
     if pass_ == "generate":
         cut_models, _ = plan_sweep(current_model, units)
-        n_tokens = tokens.asked + GENERATION_FACTOR * tokens.written
-        answer_tokens = n_tokens * count_layers(cut_models.values(), n_layers)
-        return WorkCount(answer_tokens, answer_tokens)
+        layer_tokens = tokens.answer_tokens * count_layers(cut_models.values(), n_layers)
+        return WorkCount(layer_tokens, layer_tokens)
     replacements = [replacement_unit(unit, donor) for unit in units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
     candidates, observations = plan_sweep(

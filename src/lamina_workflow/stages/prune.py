@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from lamina.engine import budgets
+from lamina.options.calibrations import Calibration
 from lamina.options.entry import Options
-from lamina.options.metrics import METRICS
+from lamina.options.metrics import METRICS, MODULES
 from lamina.options.selectors import Selector
 from lamina.selection.options import FurtherCalibration, Loop, Replacements
 from lamina_workflow.config.configuration import Configuration
@@ -116,7 +117,8 @@ class SearchPlans(OnModel):
 
     `data` are calibrations that it reads in addition to the variant's own: those that a repair in
     the `loop`, or one of several `repairs`, adds, and those that judge. `tokens` is the budget of
-    one pass.
+    one pass. `asked` is the entry of the calibration that judges, if its questions are answered in
+    writing.
     """
 
     selector: Options[Selector]
@@ -125,6 +127,7 @@ class SearchPlans(OnModel):
     loop: Loop | None = None
     repairs: dict[str, Loop] = {}
     replacements: Replacements | None = None
+    asked: Options[Calibration] | None = None
     tokens: int | str
     keys: dict[str, str]
     calibration: Annotated[str, READ] = ""
@@ -143,6 +146,11 @@ class SearchPlans(OnModel):
             loop=changes.loop_of(config, w),
             repairs={name: changes.repair_in_place(config, w, name) for name in selector.repairs},
             replacements=changes.replacements_of(config, w),
+            asked=(
+                config.calibrations[selector.judge or w.calibration]
+                if selector.judge_by == "written"
+                else None
+            ),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
             follows=follow_family(config, w.model)
@@ -152,7 +160,9 @@ class SearchPlans(OnModel):
     @property
     def modules(self) -> tuple[str, ...]:
         repairs = [loop.module for loop in self.repairs.values()]
+        writing = (MODULES["generate"],) if self.asked else ()
         return (
+            *writing,
             *self.selector.modules,
             self.selector.SEARCH,
             *repairs,

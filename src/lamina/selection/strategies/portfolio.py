@@ -76,6 +76,12 @@ class Portfolio(Selector):
         "own.",
         None,
     )
+    judge_by: Literal["loss", "written"] = option(
+        "What decides between the last four sets of a size: their `loss`, or the right answers that "
+        "they write with a cache to the judging questions, which must be those of a task of "
+        "written answers.",
+        "loss",
+    )
     held_back: float = option(
         "Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1
     )
