@@ -43,6 +43,11 @@ def _explain_tournament(plan: Plan) -> list[str]:
             f"{_describe_repair(member['repair'])}, its loss is {member['more']:.3f} more "
             f"(n = {member['n_samples']})."
         )
+    for result in choice.get("written", []):
+        lines.append(
+            f"Without {_list_units(result['units'])}, {_describe_repair(result['repair'])}, "
+            f"{100 * result['right']:.1f} % of the judging answers are written right. These decided."
+        )
     if "note" in choice:
         lines.append(choice["note"])
     return lines
