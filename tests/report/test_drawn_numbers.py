@@ -19,7 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lamina_workflow.report import database
-from lamina_workflow.report.figures import cross_task, dissociations, relevance_maps
+from lamina_workflow.report.figures import (
+    cross_task,
+    dissociations,
+    distance_curves,
+    relevance_maps,
+)
 from lamina_workflow.report.figures.drawing import draw_figure
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import VIEWS
@@ -108,6 +113,7 @@ DRAWN_NUMBERS = {
     "angular_triangle": DrawnNumbers(
         "SELECT layer, span - 1, angular_last FROM activations", read_image_cells
     ),
+    "distance_curves": DrawnNumbers("SELECT angular_last FROM activations WHERE span > 0", read_y),
     "pruning_curves": DrawnNumbers(
         f"SELECT value FROM benchmarks WHERE {OWN_TASK} AND {UNREPAIRED} AND removed > 0", read_y
     ),
@@ -184,6 +190,27 @@ def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, two_mo
     has_intervals = any(re.search(r"stderr|low$|reach|difference", column) for column in columns)
     assert has_counts or name in WITHOUT_INTERVAL
     assert has_intervals or name in WITHOUT_INTERVAL
+
+
+def test_the_black_line_joins_the_minimum_of_each_curve(two_models: Path) -> None:
+    """The block that block pruning removes, for each size [2403.17887, eq. 6]."""
+    query = """
+        SELECT model, calibration, list(start ORDER BY span), list(least ORDER BY span) FROM (
+            SELECT model, calibration, span, arg_min(layer, angular_last) AS start,
+                min(angular_last) AS least
+            FROM activations WHERE span > 0 GROUP BY ALL)
+        GROUP BY ALL ORDER BY ALL"""
+    figure = draw_figure("distance_curves", connect("distance_curves", two_models)).figure
+    black_lines = []
+    for axes in figure.axes:
+        for line in axes.lines:
+            if line.get_color() == distance_curves.MINIMUM_STYLE["color"]:
+                black_lines.append(line)
+    expected = ask_tables(query, two_models)
+    assert len(black_lines) == len(expected) == 4
+    for line, (_, _, starts, angles) in zip(black_lines, expected, strict=True):
+        assert line.get_xdata().tolist() == starts
+        assert line.get_ydata().tolist() == pytest.approx(angles)
 
 
 def test_of_many_pairs_the_significant_ones_are_drawn_and_the_caption_says_so(

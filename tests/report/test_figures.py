@@ -110,6 +110,7 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
         "cost_of_metrics",
         "what_layers_do",
         "angular_triangle",
+        "distance_curves",
     }
 
 
@@ -124,6 +125,20 @@ def test_the_page_has_every_figure_with_data_in_order_of_position(study: Path) -
     other_offsets = [offsets[name] for name in shown if name != lead]
     assert other_offsets == sorted(other_offsets)
     assert offsets[lead] < min(other_offsets)
+
+
+def test_a_figure_that_few_look_for_is_closed_until_a_reader_opens_it(two_models: Path) -> None:
+    html = render_page(two_models, figures=("angular_triangle", "distance_curves"))
+    sections = {}
+    for section in html.split("<section")[1:]:
+        name = re.match(r' id="(\w+)"', section)
+        if name:
+            sections[name[1]] = section.split("</section>")[0]
+    heading = FIGURES["distance_curves"].TITLE
+    assert f"<details><summary><h2>{heading}</h2></summary>" in sections["distance_curves"]
+    assert sections["distance_curves"].rstrip().endswith("</details>")
+    assert "<summary><h2>" not in sections["angular_triangle"]
+    assert f'<a href="#distance_curves">{heading}</a>' in html
 
 
 def test_no_two_figures_have_the_same_position() -> None:

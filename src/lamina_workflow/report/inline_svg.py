@@ -22,6 +22,7 @@ class PageFigure:
     title: str
     questions: tuple[str, ...]  # the queries that it draws
     lead: int  # the figure with the highest is shown at the top of the page
+    folded: bool  # whether its section is closed until a reader opens it
     svg: Markup
     caption: Markup
     csv: Markup  # empty if it is too long for the page
@@ -36,6 +37,7 @@ def read_figures(files: Iterable[Path]) -> list[PageFigure]:
     positions = declared_literals("lamina_workflow.report.figures", "POSITION")
     questions = declared_literals("lamina_workflow.report.figures", "QUERIES")
     leads = declared_literals("lamina_workflow.report.figures", "LEAD")
+    folded = declared_literals("lamina_workflow.report.figures", "FOLDED")
 
     figures = []
     ordered_files = sorted(files, key=lambda file: positions[file.stem])
@@ -50,6 +52,7 @@ def read_figures(files: Iterable[Path]) -> list[PageFigure]:
             title=titles[name],
             questions=questions[name],
             lead=leads.get(name, 0),
+            folded=folded.get(name, False),
             svg=make_element(text.replace(caption[0], ""), f"f{index}", titles[name]),
             caption=Markup(caption[1]),
             csv=_read_csv(file.with_suffix(".csv")),

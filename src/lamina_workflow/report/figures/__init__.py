@@ -9,6 +9,8 @@ It declares, as plain literals:
     KINDS      the kinds of diagnosis without which it has nothing to show (optional)
     NEEDS      how many names of a section of the studies it takes to show something (optional)
     LEAD       of the figures that have it, the highest is at the top of the page (optional)
+    FOLDED     whether the page shows it only when it is asked for, as a figure that few readers
+               look for (optional)
 
 Its functions:
 
