@@ -181,6 +181,23 @@ COMMENT ON VIEW disagreements IS 'One row per unit scored by both metrics: how f
 COMMENT ON COLUMN disagreements.rank_difference IS 'accuracy_rank - cosine_rank: positive = accuracy finds the unit more relevant than cosine does.';
 COMMENT ON COLUMN disagreements.n_units IS 'Number of units ranked.';
 
+CREATE OR REPLACE VIEW inner_units AS
+WITH placed AS (
+    SELECT *, row_number() OVER (PARTITION BY model, calibration, component ORDER BY layer) AS depth FROM disagreements
+),
+inside AS (FROM placed WHERE n_units < 8 OR depth BETWEEN 3 AND n_units - 2)
+SELECT model, calibration, component, layer, unit,
+    accuracy, accuracy_low, accuracy_high, accuracy_samples,
+    cosine, cosine_low, cosine_high, cosine_samples,
+    row_number() OVER (PARTITION BY model, calibration, component ORDER BY round(accuracy, 12), layer DESC) AS accuracy_rank,
+    row_number() OVER (PARTITION BY model, calibration, component ORDER BY round(cosine, 12), layer DESC) AS cosine_rank,
+    count(*) OVER (PARTITION BY model, calibration, component) AS n_units
+FROM inside;
+COMMENT ON VIEW inner_units IS 'One row per unit scored by both metrics, without the first and last two of eight or more, which every metric finds relevant [arXiv 2605.14075, section 4].';
+COMMENT ON COLUMN inner_units.accuracy_rank IS 'Rank by accuracy among these units, 1 = least relevant, goes first; among equals the deeper one.';
+COMMENT ON COLUMN inner_units.cosine_rank IS 'Rank by cosine among these units, 1 = least relevant, goes first; among equals the deeper one.';
+COMMENT ON COLUMN inner_units.n_units IS 'Number of these units.';
+
 CREATE OR REPLACE VIEW search_results AS
 WITH ended AS (
     SELECT model, calibration, selector, strategy, removed,

@@ -336,6 +336,7 @@ def test_only_the_named_tables_are_opened(relevance_views):
         "models",
         "relevance_wide",
         "disagreements",
+        "inner_units",
         "task_agreements",
     }
 

@@ -70,6 +70,14 @@ def read_cell_colours(figure: Figure) -> Iterable[DrawnValue]:
             yield tuple(patch.get_facecolor())
 
 
+def read_cell_numbers(figure: Figure) -> Iterable[DrawnValue]:
+    """(column, row, number) of all cells with a number."""
+    for axes in figure.axes:
+        for text in axes.texts:
+            column, row = text.get_position()
+            yield (column, row, float(text.get_text()))
+
+
 class DrawnNumbers(NamedTuple):
     """The numbers that a figure must draw."""
 
@@ -99,6 +107,14 @@ RANK_CORRELATIONS = """
     GROUP BY model, calibration"""
 ACCURACY_SCORES = """
     SELECT score FROM relevance WHERE selector = 'base' AND metric = 'accuracy'"""
+RANK_PAIRS = """
+    WITH ranked AS (
+        SELECT *, row_number() OVER scores AS position FROM relevance WHERE selector = 'base'
+        WINDOW scores AS (PARTITION BY model, calibration, metric ORDER BY score, layer DESC))
+    SELECT cosine.position - 1, accuracy.position - 1, count(*)
+    FROM ranked AS accuracy JOIN ranked AS cosine USING (model, calibration, layer)
+    WHERE accuracy.metric = 'accuracy' AND cosine.metric = 'cosine'
+    GROUP BY model, accuracy.position, cosine.position"""
 MEAN_SECONDS = r"""
     SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
     GROUP BY regexp_extract(wildcards, 'model=(\w+)', 1)"""
@@ -107,6 +123,8 @@ DRAWN_NUMBERS = {
     "relevance_maps": DrawnNumbers(
         ACCURACY_SCORES, read_cell_colours, relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
     ),
+    "cosine_scatter": DrawnNumbers(ACCURACY_SCORES, read_y),
+    "rank_confusion": DrawnNumbers(RANK_PAIRS, read_cell_numbers),
     "metric_agreement": DrawnNumbers(RANK_CORRELATIONS, read_x),
     "cost_of_metrics": DrawnNumbers(MEAN_SECONDS, read_x),
     "what_layers_do": DrawnNumbers("SELECT value FROM diagnoses WHERE measure = 'void'", read_y),

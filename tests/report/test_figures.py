@@ -105,6 +105,8 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
     configuration["studies"] = {"maps": maps | {"calibrations": ["facts"], "diagnoses": ["gaps"]}}
     assert list_figures(load_configuration(configuration, ROOT)).keys() == {
         "relevance_maps",
+        "cosine_scatter",
+        "rank_confusion",
         "metric_agreement",
         "calibration_size",
         "cost_of_metrics",

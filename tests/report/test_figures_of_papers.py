@@ -1,0 +1,156 @@
+"""Figures that papers have, on small tables whose answers numpy repeats."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+from lamina_workflow.report import answers, database
+from lamina_workflow.report.figures import rank_confusion, style
+from lamina_workflow.report.figures.drawing import Drawing, draw_figure
+from tests.given.figures import FIGURES
+from tests.given.plausible_tables import VIEWS, write_tables
+
+Row = dict[str, Any]
+
+
+def draw(name: str, folder: Path) -> Drawing:
+    """A figure from the tables that it declares."""
+    tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
+    return draw_figure(name, database.connect_views(VIEWS, tables))
+
+
+def answer(question: str, folder: Path) -> list[Row]:
+    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    return answers.answer_question(connection, question)
+
+
+CALIBRATIONS = ("recall", "facts", "hops")
+N_LAYERS = 11
+INNER = slice(2, N_LAYERS - 2)
+
+
+@pytest.fixture(scope="module")
+def scores() -> dict[str, np.ndarray]:
+    """Accuracy with many ties, and cosine, (calibrations, layers)."""
+    rng = np.random.default_rng(3)
+    accuracy = rng.integers(0, 4, (len(CALIBRATIONS), N_LAYERS)) / 10
+    cosine = rng.random((len(CALIBRATIONS), N_LAYERS)) + accuracy
+    return {"accuracy": accuracy, "cosine": cosine}
+
+
+@pytest.fixture(scope="module")
+def scored_layers(scores: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables with the relevance of every layer by two metrics."""
+    rows = []
+    for metric, values in scores.items():
+        for calibration, layer_scores in zip(CALIBRATIONS, values, strict=True):
+            for layer, score in enumerate(layer_scores):
+                rows.append(
+                    {
+                        "model": "m",
+                        "calibration": calibration,
+                        "selector": "base",
+                        "removed": 0,
+                        "metric": metric,
+                        "unit": str(layer),
+                        "layer": layer,
+                        "component": "layer",
+                        "score": float(score),
+                        "ci_low": float(score) - 0.1,
+                        "ci_high": float(score) + 0.1,
+                        "n_samples": 70,
+                    }
+                )
+    folder = tmp_path_factory.mktemp("scored_layers")
+    write_tables(folder, relevance=rows, models=[{"model": "m", "n_layers": N_LAYERS}])
+    return folder
+
+
+def test_the_scatter_leaves_out_the_outer_layers_and_gives_their_correlation(
+    scores: dict[str, np.ndarray], scored_layers: Path
+) -> None:
+    """Of eleven layers the first and last two, as figure 3 A of the paper."""
+    (axes,) = draw("cosine_scatter", scored_layers).figure.axes
+    inner_cosine = scores["cosine"][:, INNER].ravel()
+    inner_accuracy = scores["accuracy"][:, INNER].ravel()
+    points = set()
+    for bars in axes.containers:
+        data_line = bars.lines[0]
+        points.add((float(data_line.get_xdata()[0]), float(data_line.get_ydata()[0])))
+    assert points == set(zip(inner_cosine.tolist(), inner_accuracy.tolist(), strict=True))
+
+    pearson = np.corrcoef(inner_cosine, inner_accuracy)[0, 1]
+    reach = 1.959964 / np.sqrt(len(inner_cosine) - 3)
+    low, high = np.tanh(np.arctanh(pearson) + np.array([-reach, reach]))
+    expected = style.with_minus_signs(f"r = {pearson:.2f} [{low:.2f}, {high:.2f}]")
+    assert axes.get_title(loc="left") == f"every layer: {expected}"
+
+
+def test_the_confusion_of_ranks_counts_every_unit_once(
+    scores: dict[str, np.ndarray], scored_layers: Path
+) -> None:
+    """Of equal scores the deeper layer has the lower rank, as for a selector."""
+    n_units = N_LAYERS - 4
+    ranks = {}
+    for metric, values in scores.items():
+        deepest_first = values[:, INNER][:, ::-1]
+        ranks[metric] = rankdata(deepest_first, "ordinal", axis=1)[:, ::-1].astype(int)
+    counts = np.zeros((n_units, n_units), int)
+    np.add.at(counts, (ranks["accuracy"] - 1, ranks["cosine"] - 1), 1)
+
+    drawing = draw("rank_confusion", scored_layers)
+    drawn_counts = np.zeros((n_units, n_units), int)
+    (axes,) = drawing.figure.axes
+    for text in axes.texts:
+        column, row = text.get_position()
+        drawn_counts[row, column] = int(text.get_text())
+    assert (drawn_counts == counts).all()
+    assert counts.sum() == len(CALIBRATIONS) * n_units
+
+    distances = abs(ranks["accuracy"] - ranks["cosine"])
+    misranked = (distances > 0).mean()
+    badly = (distances > n_units / 4).mean()
+    assert f"{100 * misranked:.0f} % have another rank, {100 * badly:.0f} % one" in drawing.caption
+    assert "21 units of 3 calibrations, n = 210 samples" in drawing.caption
+
+
+def test_colours_tell_small_errors_of_ranks_from_large_ones() -> None:
+    """A quarter of eight ranks is two: that is near, and three is far."""
+    colours = []
+    for cosine_rank in (4, 6, 7):
+        cell = {"accuracy_rank": 4, "cosine_rank": cosine_rank, "n_units": 8}
+        colours.append(rank_confusion.choose_colours(cell))
+    assert colours == [rank_confusion.SAME_RANK, rank_confusion.NEAR_RANK, rank_confusion.FAR_RANK]
+
+
+def test_the_drawn_confusion_has_the_shares_of_table_agreements(tmp_path: Path) -> None:
+    """Bounds of the shares come from there, of the comparison with cosine alone."""
+    rows = []
+    for metric, order in (("accuracy", range(4)), ("cosine", (1, 0, 2, 3))):
+        for layer, score in enumerate(order):
+            rows.append(
+                {
+                    "model": "m",
+                    "calibration": "c",
+                    "selector": "base",
+                    "removed": 0,
+                    "metric": metric,
+                    "unit": str(layer),
+                    "layer": layer,
+                    "component": "layer",
+                    "score": float(score),
+                    "n_samples": 9,
+                }
+            )
+    agreements = []
+    for metric, low in (("cosine", 0.25), ("angular", 0.75)):
+        bounds = {"statistic": "misranked", "value": 0.5, "ci_low": low, "ci_high": 1.0}
+        agreements.append(
+            {"model": "m", "component": "layer", "metric": metric, "n_units": 4, **bounds}
+        )
+    write_tables(tmp_path, relevance=rows, agreements=agreements, models=[{"model": "m"}])
+    caption = draw("rank_confusion", tmp_path).caption
+    assert "50 % (95 % bounds 25 to 100 %) have another rank, 0 % one" in caption
