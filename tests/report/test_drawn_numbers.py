@@ -119,12 +119,17 @@ MEAN_SECONDS = r"""
     SELECT avg(seconds) FROM jobs WHERE rule = 'sweep_units'
     GROUP BY regexp_extract(wildcards, 'model=(\w+)', 1)"""
 
+SCORES_OF_STEPS = """
+    SELECT layer, removed, score FROM relevance
+    WHERE metric IN ('accuracy', 'cosine') AND selector IN (metric, 'base')"""
+
 DRAWN_NUMBERS = {
     "relevance_maps": DrawnNumbers(
         ACCURACY_SCORES, read_cell_colours, relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
     ),
     "cosine_scatter": DrawnNumbers(ACCURACY_SCORES, read_y),
     "rank_confusion": DrawnNumbers(RANK_PAIRS, read_cell_numbers),
+    "relevance_by_step": DrawnNumbers(SCORES_OF_STEPS, read_image_cells),
     "metric_agreement": DrawnNumbers(RANK_CORRELATIONS, read_x),
     "cost_of_metrics": DrawnNumbers(MEAN_SECONDS, read_x),
     "what_layers_do": DrawnNumbers("SELECT value FROM diagnoses WHERE measure = 'void'", read_y),

@@ -154,3 +154,88 @@ def test_the_drawn_confusion_has_the_shares_of_table_agreements(tmp_path: Path) 
     write_tables(tmp_path, relevance=rows, agreements=agreements, models=[{"model": "m"}])
     caption = draw("rank_confusion", tmp_path).caption
     assert "50 % (95 % bounds 25 to 100 %) have another rank, 0 % one" in caption
+
+
+def relevance_row(metric: str, selector: str, step: int, layer: int, score: float) -> Row:
+    return {
+        "model": "m",
+        "calibration": "c",
+        "selector": selector,
+        "removed": step,
+        "metric": metric,
+        "unit": str(layer),
+        "layer": layer,
+        "component": "layer",
+        "score": score,
+        "ci_low": score - 0.1,
+        "ci_high": score + 0.1,
+        "n_samples": 60,
+    }
+
+
+def write_selection(folder: Path, selector: str, own_metric: str) -> dict[str, np.ndarray]:
+    """Tables of a selector that removes layers 3, 1 and 0 of five, by one of two metrics.
+
+    Returns the scores by metric, (steps, layers), NaN where a layer is gone.
+    """
+    rng = np.random.default_rng(7)
+    removed_layers = [3, 1, 0]
+    scores = {}
+    rows = []
+    for metric in ("accuracy", "margin"):
+        scores[metric] = rng.uniform(-0.3, 1, (3, 5))
+        for step in range(3):
+            scores[metric][step, removed_layers[:step]] = np.nan
+            for layer in set(range(5)) - set(removed_layers[:step]):
+                name = selector if step else "base"
+                score = float(scores[metric][step, layer])
+                rows.append(relevance_row(metric, name, step, layer, score))
+    plan = []
+    for position, layer in enumerate(removed_layers, start=1):
+        plan.append(
+            {
+                "model": "m",
+                "calibration": "c",
+                "selector": selector,
+                "removed": 3,
+                "unit": str(layer),
+                "position": position,
+                "score": float(scores[own_metric][position - 1, layer]),
+                "accuracy_before": 1 - position / 10,
+            }
+        )
+    write_tables(folder, relevance=rows, plans=plan, models=[{"model": "m", "n_layers": 5}])
+    return scores
+
+
+@pytest.mark.parametrize("own_metric", ["accuracy", "margin"])
+def test_a_map_by_step_shows_the_metric_that_chose(own_metric: str, tmp_path: Path) -> None:
+    """The sweep of a step measures many metrics; the plan has the scores of one of them."""
+    scores = write_selection(tmp_path, "mine", own_metric)
+    axes = draw("relevance_by_step", tmp_path).figure.axes[0]
+    (image,) = axes.images
+    drawn_scores = np.ma.filled(image.get_array().astype(float), np.nan)
+    np.testing.assert_allclose(drawn_scores, scores[own_metric])
+
+
+def test_a_map_by_step_frames_what_goes_and_crosses_out_what_is_gone(tmp_path: Path) -> None:
+    scores = write_selection(tmp_path, "mine", "accuracy")["accuracy"]
+    figure = draw("relevance_by_step", tmp_path).figure
+    axes = figure.axes[0]
+    cells_by_marker: dict[str, set[tuple[int, int]]] = {}
+    for line in axes.lines:
+        cells = zip(line.get_xdata().tolist(), line.get_ydata().tolist(), strict=True)
+        cells_by_marker[line.get_marker()] = set(cells)
+    assert cells_by_marker["s"] == {(3, 0), (1, 1), (0, 2)}
+    assert cells_by_marker["x"] == {(3, 1), (3, 2), (1, 2)}
+    includes_zero = np.argwhere(abs(scores) <= 0.1)
+    assert cells_by_marker["o"] == {(layer, step) for step, layer in includes_zero.tolist()}
+
+    notes = []
+    for child in axes.child_axes:
+        notes += [text.get_text() for text in child.get_yticklabels()]
+    stderr = np.sqrt(np.array([0.9 * 0.1, 0.8 * 0.2, 0.7 * 0.3]) / 60)
+    assert notes == [
+        f"{accuracy:.2f} ± {1.959964 * error:.2f}"
+        for accuracy, error in zip((0.9, 0.8, 0.7), stderr, strict=True)
+    ]

@@ -12,6 +12,7 @@ from lamina_workflow.report.glossary import build_glossary
 from lamina_workflow.stages.job import READ, WRITTEN, Job
 from lamina_workflow.study import requests, tables
 from lamina_workflow.study.handles import name_handles
+from lamina_workflow.study.sweeps import list_sweeps
 
 # A table that is computed from others has rows if this one has.
 _SOURCE_TABLES = {
@@ -55,7 +56,10 @@ def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
 
 
 def _count_names(config: Configuration) -> dict[str, int]:
-    """How many names of a section the studies use; of repairs, pairs of a repair and a healing."""
+    """How many names of a section the studies use; of repairs, pairs of a repair and a healing.
+
+    `steps` are sweeps of models that lack units, which selectors measure on their way.
+    """
     variants = requests.list_variants(config)
     repairs = {(variant.repair, variant.healing) for variant in variants}
     return {
@@ -64,6 +68,7 @@ def _count_names(config: Configuration) -> dict[str, int]:
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
         "repairs": len(repairs - {("none", "none")}),
+        "steps": sum(removed > 0 for _, _, _, removed in list_sweeps(config)),
     }
 
 

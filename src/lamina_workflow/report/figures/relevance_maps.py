@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.ticker import LogLocator, NullLocator
 
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
@@ -191,9 +190,7 @@ def _add_colour_bar(
 ) -> None:
     bar = style.add_colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
     if isinstance(scale, LogNorm):
-        bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        bar.ax.xaxis.set_major_formatter("{x:g}")
-        bar.ax.xaxis.set_minor_locator(NullLocator())
+        style.set_log_ticks(bar)
 
 
 def _legend_entries() -> list[style.LegendEntry]:

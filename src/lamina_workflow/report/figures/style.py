@@ -18,7 +18,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from lamina.relevance.statistics import Z95
 from lamina_workflow.report.answers import group_rows, query_rows
@@ -192,6 +192,13 @@ def add_colour_bar(
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
     return bar
+
+
+def set_log_ticks(bar: Any) -> None:
+    """Plain numbers at 1, 2 and 5 on a colour scale that is logarithmic."""
+    bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    bar.ax.xaxis.set_major_formatter("{x:g}")
+    bar.ax.xaxis.set_minor_locator(NullLocator())
 
 
 def set_row_names(axes: Axes, names: Sequence[str]) -> None:

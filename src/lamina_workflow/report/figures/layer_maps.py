@@ -1,0 +1,193 @@
+"""Maps of relevance with layers across and something else down, which several figures draw.
+
+Each row of a map is one measurement of all layers, such as a step of pruning or a checkpoint of a
+training.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lamina_workflow.report.answers import group_rows
+from lamina_workflow.report.figures import relevance_maps, style
+from lamina_workflow.report.figures.cells import Cell
+
+MAX_COLUMNS = 2  # of panels
+MAX_NAMED_ROWS = 24  # a map with more rows names some of them
+INCHES_PER_ROW = 0.19
+UNKNOWN_COLOUR = "#eeeeee"  # of a layer without a score
+LABELS = {
+    "accuracy": "accuracy lost (share above chance)",
+    "cosine": "1 − cos over the layer",
+    "angular": "angle over the layer (1 = opposite)",
+    "perplexity": "rise of the loss (nats per token)",
+}
+INCLUDES_ZERO_STYLE: style.LineStyle = {
+    "marker": "o",
+    "linestyle": "",
+    "markersize": 2.2,
+    "markerfacecolor": "none",
+    "markeredgewidth": 0.6,
+    "color": style.NEUTRAL,
+}
+CHOSEN_STYLE: style.LineStyle = {
+    "marker": "s",
+    "linestyle": "",
+    "markersize": 6,
+    "markerfacecolor": "none",
+    "markeredgewidth": 1.2,
+    "color": "black",
+}
+HALO_STYLE = CHOSEN_STYLE | {"markeredgewidth": 3, "color": "white"}  # on dark cells
+GONE_STYLE: style.LineStyle = {
+    "marker": "x",
+    "linestyle": "",
+    "markersize": 4,
+    "color": "#a0a0a0",
+}
+
+
+@dataclass
+class LayerMap:
+    """One map: the scores of a metric, (rows, layers), with what stands beside its rows."""
+
+    title: str
+    metric: str
+    scores: np.ndarray
+    includes_zero: np.ndarray  # whether the 95 % interval of a score includes 0, (rows, layers)
+    row_names: list[str]
+    notes: list[str]  # at the right of each row
+    chosen: list[Cell] = field(default_factory=list)  # framed
+    gone: list[Cell] = field(default_factory=list)  # crossed out
+
+
+def build_map(
+    title: str, rows: style.Rows, row_key: str, notes: Mapping[Any, str], n_layers: int
+) -> LayerMap:
+    """The map of some scores by layer; `row_key` names the column whose values are its rows.
+
+    rows: Scores of one metric with `layer`, `score`, `ci_low` and `ci_high`.
+    notes: What stands at the right of a row, by the value of `row_key`.
+    """
+    row_values = list(group_rows(rows, row_key))
+    scores = np.full((len(row_values), n_layers), np.nan)
+    includes_zero = np.zeros((len(row_values), n_layers), bool)
+    for row in rows:
+        cell = (row_values.index((row[row_key],)), row["layer"])
+        if row["score"] is not None:
+            scores[cell] = row["score"]
+        if row["ci_low"] is not None:
+            includes_zero[cell] = row["ci_low"] <= 0 <= row["ci_high"]
+    return LayerMap(
+        title=title,
+        metric=rows[0]["metric"],
+        scores=scores,
+        includes_zero=includes_zero,
+        row_names=[f"{value:,}" for (value,) in row_values],
+        notes=[notes.get(value, "") for (value,) in row_values],
+    )
+
+
+def draw_maps(
+    maps: Sequence[LayerMap], row_label: str, legend: Sequence[style.LegendEntry]
+) -> Figure:
+    """All maps, those of one metric with one colour scale, which stands above them."""
+    maps_by_metric: dict[str, list[LayerMap]] = {}
+    for layer_map in maps:
+        maps_by_metric.setdefault(layer_map.metric, []).append(layer_map)
+    n_columns = min(MAX_COLUMNS, max(len(group) for group in maps_by_metric.values()))
+    heights = []
+    for group in maps_by_metric.values():
+        for first in range(0, len(group), n_columns):
+            most_rows = max(len(each.row_names) for each in group[first : first + n_columns])
+            heights.append(INCHES_PER_ROW * max(4, most_rows) + 0.95)
+
+    n_layers = max(each.scores.shape[1] for each in maps)
+    width = max(3.4, 0.105 * n_layers + 1.9)
+    height = sum(heights) + 0.6 * len(maps_by_metric) + 0.4
+    figure = Figure(figsize=(max(4.5, width * n_columns), height), layout="constrained")
+    grid = figure.subplots(len(heights), n_columns, squeeze=False, height_ratios=heights)
+
+    n_rows_drawn = 0
+    for metric, group in maps_by_metric.items():
+        n_rows = -(-len(group) // n_columns)
+        metric_axes = grid[n_rows_drawn : n_rows_drawn + n_rows].ravel().tolist()
+        _draw_metric(figure, metric_axes, metric, group, row_label)
+        n_rows_drawn += n_rows
+    style.add_legend(figure, legend, 3)
+    return figure
+
+
+def _draw_metric(
+    figure: Figure, all_axes: list[Axes], metric: str, maps: list[LayerMap], row_label: str
+) -> None:
+    colours, scale = choose_scale(metric, maps)
+    for axes, layer_map in zip(all_axes, maps, strict=False):
+        _draw_map(axes, layer_map, colours, scale)
+        axes.set_ylabel(row_label)
+    for unused_axes in all_axes[len(maps) :]:
+        unused_axes.set_axis_off()
+    label = LABELS.get(metric, metric)
+    if isinstance(scale, LogNorm):
+        label += ", log scale"
+    bar = style.add_colour_bar(figure, all_axes[: len(maps)], scale, colours, label, 0.6)
+    if isinstance(scale, LogNorm):
+        style.set_log_ticks(bar)
+
+
+def choose_scale(metric: str, maps: Sequence[LayerMap]) -> tuple[Colormap, Normalize]:
+    """Colours of a metric: of accuracy as in every map, of others from 0 to their largest score.
+
+    The scale is logarithmic if the largest score is much larger than the median.
+    """
+    if metric == "accuracy":
+        return relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
+    scores = np.concatenate([each.scores.ravel() for each in maps])
+    positive_scores = scores[np.isfinite(scores) & (scores > 0)]
+    if not len(positive_scores):
+        return relevance_maps.COSINE, Normalize(0, 1)
+    least, largest = float(positive_scores.min()), float(positive_scores.max())
+    if largest > 6 * float(np.median(positive_scores)) and least < largest:
+        return relevance_maps.COSINE, LogNorm(least, largest, clip=True)
+    return relevance_maps.COSINE, Normalize(0, largest)
+
+
+def _draw_map(axes: Axes, layer_map: LayerMap, colours: Colormap, scale: Normalize) -> None:
+    n_rows, n_layers = layer_map.scores.shape
+    axes.set_facecolor(UNKNOWN_COLOUR)
+    axes.imshow(
+        np.ma.masked_invalid(layer_map.scores),
+        aspect="auto",
+        cmap=colours,
+        norm=scale,
+        interpolation="none",
+    )
+    style.set_matrix_axes(axes, n_layers, layer_map.row_names)
+    if layer_map.metric == "accuracy":
+        _mark_cells(axes, np.argwhere(layer_map.includes_zero)[:, ::-1], INCLUDES_ZERO_STYLE)
+    _mark_cells(axes, layer_map.gone, GONE_STYLE)
+    _mark_cells(axes, layer_map.chosen, HALO_STYLE)
+    _mark_cells(axes, layer_map.chosen, CHOSEN_STYLE)
+
+    step = -(-n_rows // MAX_NAMED_ROWS)
+    named_rows = range(0, n_rows, step)
+    axes.set_yticks(named_rows, [layer_map.row_names[row] for row in named_rows])
+    right_axis = axes.secondary_yaxis("right")
+    right_axis.set_yticks(named_rows, [layer_map.notes[row] for row in named_rows], fontsize=6.5)
+    right_axis.spines["right"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=16))
+    axes.set_xlabel("layer (0 = first)")
+    axes.set_title(layer_map.title)
+
+
+def _mark_cells(axes: Axes, cells: Sequence[Cell] | np.ndarray, marker: style.LineStyle) -> None:
+    """One mark in the middle of each cell (column, row)."""
+    if len(cells):
+        columns, rows = np.array(cells).T
+        axes.plot(columns, rows, **marker)

@@ -1,0 +1,73 @@
+"""How relevance changes while layers are removed [arXiv 2605.14075, figures 14 to 16]."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from lamina_workflow.report.answers import group_rows
+from lamina_workflow.report.figures import layer_maps, style
+from lamina_workflow.report.figures.layer_maps import LayerMap
+
+TITLE = "How relevance changes as layers go"
+POSITION = 12
+FOLDED = True
+TABLES = ("relevance", "plans", "models")
+QUERIES = ("how_relevance_changes_as_layers_go",)
+NEEDS = {"steps": 1}
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One map per selector, calibration and kind of unit: steps down, layers across."""
+    groups = group_rows(rows, "model", "component", "metric", "selector", "calibration")
+    maps = []
+    for (model, component, _, selector, calibration), map_rows in groups.items():
+        kind = "" if component == "layer" else f" ({component})"
+        title = theme.format_title(model, f"{selector}{kind} on {calibration}")
+        maps.append(_build_map(title, map_rows))
+    legend: list[style.LegendEntry] = [
+        ("removed at this step", layer_maps.CHOSEN_STYLE),
+        ("gone", layer_maps.GONE_STYLE),
+    ]
+    if any(layer_map.metric == "accuracy" for layer_map in maps):
+        legend.append(("95 % interval includes 0", layer_maps.INCLUDES_ZERO_STYLE))
+    return layer_maps.draw_maps(maps, "layers gone", legend)
+
+
+def _build_map(title: str, rows: style.Rows) -> LayerMap:
+    """The map of one selection: a framed cell is removed, and crossed out from then on."""
+    notes = {row["step"]: _format_accuracy(row) for row in rows}
+    n_layers = 1 + max(row["layer"] for row in rows)
+    layer_map = layer_maps.build_map(title, rows, "step", notes, n_layers)
+    steps = list(notes)
+    for row in rows:
+        if row["chosen"]:
+            step_index = steps.index(row["step"])
+            layer_map.chosen.append((row["layer"], step_index))
+            for later_index in range(step_index + 1, len(steps)):
+                layer_map.gone.append((row["layer"], later_index))
+    return layer_map
+
+
+def _format_accuracy(row: dict[str, Any]) -> str:
+    """The accuracy before a removal, if the selector measures it."""
+    if row["accuracy"] is None:
+        return ""
+    return style.format_interval(row["accuracy"], row["accuracy_stderr"], 2)
+
+
+def write_caption(rows: style.Rows) -> str:
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
+    accuracy_counts = [row["n_accuracy"] for row in rows if row["accuracy"] is not None]
+    caption = (
+        "Each row is one step of a selector that measures all remaining layers after each removal "
+        f"({sample_counts} calibration samples per cell): their relevance by the selector's own "
+        "metric. Maps of one metric have one colour scale; of accuracy, 1 is all that is above "
+        "chance at this step. A ring marks cells of accuracy whose 95 % interval includes 0. The "
+        "CSV file has every interval."
+    )
+    if accuracy_counts:
+        caption += (
+            " At the right: accuracy of the model of this step on the calibration, with its 95 % "
+            f"interval ({style.format_counts(accuracy_counts)})."
+        )
+    return caption
