@@ -122,6 +122,9 @@ MEAN_SECONDS = r"""
 SCORES_OF_STEPS = """
     SELECT layer, removed, score FROM relevance
     WHERE metric IN ('accuracy', 'cosine') AND selector IN (metric, 'base')"""
+SCORES_OF_CHECKPOINTS = """
+    SELECT layer, step // 1000, score FROM relevance JOIN models USING (model)
+    WHERE metric IN ('accuracy', 'cosine') AND selector = 'base'"""
 
 DRAWN_NUMBERS = {
     "relevance_maps": DrawnNumbers(
@@ -130,6 +133,7 @@ DRAWN_NUMBERS = {
     "cosine_scatter": DrawnNumbers(ACCURACY_SCORES, read_y),
     "rank_confusion": DrawnNumbers(RANK_PAIRS, read_cell_numbers),
     "relevance_by_step": DrawnNumbers(SCORES_OF_STEPS, read_image_cells),
+    "checkpoint_maps": DrawnNumbers(SCORES_OF_CHECKPOINTS, read_image_cells),
     "metric_agreement": DrawnNumbers(RANK_CORRELATIONS, read_x),
     "cost_of_metrics": DrawnNumbers(MEAN_SECONDS, read_x),
     "what_layers_do": DrawnNumbers("SELECT value FROM diagnoses WHERE measure = 'void'", read_y),

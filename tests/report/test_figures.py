@@ -30,7 +30,7 @@ from tests.given.slow import slow_except
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 QUICK_FIGURES = ("pruning_curves", "relevance_maps")
 # What a study of one model, one calibration and one size cannot show.
-NEEDS_A_LARGER_STUDY = {"cross_task", "relevance_by_step"}
+NEEDS_A_LARGER_STUDY = {"cross_task", "relevance_by_step", "checkpoint_maps"}
 STUDENT_T_2_DEGREES = 4.302653  # the 97.5 % quantile
 
 
@@ -95,10 +95,12 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
 
 
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
-    """The default study has no diagnoses; a study of maps on one calibration has few figures."""
+    """The default study has no diagnoses and no checkpoints of a training; a study of maps on one
+    calibration has few figures.
+    """
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     default_figures = list_figures(load_configuration(configuration, ROOT)).keys()
-    assert FIGURES.keys() - default_figures == {"what_layers_do"}
+    assert FIGURES.keys() - default_figures == {"what_layers_do", "checkpoint_maps"}
 
     maps = configuration["studies"]["maps"]
     configuration["diagnoses"] = {"gaps": {"kind": "void"}}
@@ -114,6 +116,17 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
         "angular_triangle",
         "distance_curves",
     }
+
+
+def test_a_map_of_checkpoints_takes_two_of_one_training() -> None:
+    configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    model = configuration["models"]["reference"]
+    for name, series in (("early", "a"), ("late", "b")):
+        configuration["models"][name] = model | {"series": series, "step": len(name)}
+    configuration["studies"]["maps"]["models"] = ["early", "late"]
+    assert "checkpoint_maps" not in list_figures(load_configuration(configuration, ROOT))
+    configuration["models"]["late"]["series"] = "a"
+    assert "checkpoint_maps" in list_figures(load_configuration(configuration, ROOT))
 
 
 def test_the_page_has_every_figure_with_data_in_order_of_position(study: Path) -> None:

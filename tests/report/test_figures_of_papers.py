@@ -239,3 +239,79 @@ def test_a_map_by_step_frames_what_goes_and_crosses_out_what_is_gone(tmp_path: P
         f"{accuracy:.2f} ± {1.959964 * error:.2f}"
         for accuracy, error in zip((0.9, 0.8, 0.7), stderr, strict=True)
     ]
+
+
+def test_checkpoints_are_rows_of_one_map_in_the_order_of_training(tmp_path: Path) -> None:
+    """A checkpoint at chance has no accuracy relevance; a model by itself is in no map."""
+    models = []
+    relevance = []
+    sweeps = []
+    calibrations = []
+    steps = {"late": 2000, "early": 500, "alone": None}
+    n_right = {"late": 9, "early": 4, "alone": 5}
+    for model, step in steps.items():
+        series = "training" if step else None
+        models.append({"model": model, "n_layers": 2, "series": series, "step": step})
+        calibrations.append({"model": model, "calibration": "c", "choice_score": "acc_norm"})
+        for layer in range(2):
+            score = layer / 4 + 0.5 if model == "late" else None
+            row = {
+                "selector": "base",
+                "removed": 0,
+                "metric": "accuracy",
+                "unit": str(layer),
+                "layer": layer,
+                "component": "layer",
+                "score": score,
+                "n_samples": 10,
+            }
+            relevance.append({"model": model, "calibration": "c", **row})
+        for sample in range(10):
+            answer = {
+                "selector": "base",
+                "removed": 0,
+                "unit": "none",
+                "sample": sample,
+                "correct": True,
+                "correct_norm": sample < n_right[model],
+            }
+            sweeps.append({"model": model, "calibration": "c", **answer})
+    write_tables(
+        tmp_path, models=models, relevance=relevance, sweeps=sweeps, calibrations=calibrations
+    )
+
+    figure = draw("checkpoint_maps", tmp_path).figure
+    maps = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title(loc="left") for axes in maps] == ["training: accuracy on c"]
+    drawn_scores = np.ma.filled(maps[0].images[0].get_array().astype(float), np.nan)
+    np.testing.assert_allclose(drawn_scores, [[np.nan, np.nan], [0.5, 0.75]])
+    assert [label.get_text() for label in maps[0].get_yticklabels()] == ["500", "2,000"]
+    (right_axis,) = maps[0].child_axes
+    notes = [label.get_text() for label in right_axis.get_yticklabels()]
+    assert [note.split()[0] for note in notes] == ["0.40", "0.90"]
+
+
+def test_accuracies_beside_checkpoints_compare_choices_as_the_calibration_does(
+    tmp_path: Path,
+) -> None:
+    models = []
+    relevance = []
+    sweeps = []
+    calibrations = []
+    for step, choice_score in enumerate(("acc", "acc_norm"), start=1):
+        key = {"model": choice_score, "calibration": "c"}
+        models.append({"model": choice_score, "n_layers": 1, "series": "s", "step": step})
+        calibrations.append({**key, "choice_score": choice_score})
+        relevance.append({**relevance_row("accuracy", "base", 0, 0, 0.5), **key})
+        for sample in range(4):
+            sweep = {"selector": "base", "removed": 0, "unit": "none", "sample": sample}
+            right = {"correct": sample < 1, "correct_norm": sample < 3}
+            sweeps.append({**key, **sweep, **right})
+    write_tables(
+        tmp_path, models=models, relevance=relevance, sweeps=sweeps, calibrations=calibrations
+    )
+    rows = answer("how_relevance_forms_in_training", tmp_path)
+    assert [(row["step"], row["accuracy"], row["n_accuracy"]) for row in rows] == [
+        (1, 0.25, 4),
+        (2, 0.75, 4),
+    ]

@@ -1,5 +1,6 @@
 """Jobs of rules/report.smk: tables, what is computed from them, the database, the page."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Annotated, Any, Self
 
@@ -12,7 +13,7 @@ from lamina_workflow.report.glossary import build_glossary
 from lamina_workflow.stages.job import READ, WRITTEN, Job
 from lamina_workflow.study import requests, tables
 from lamina_workflow.study.handles import name_handles
-from lamina_workflow.study.sweeps import list_sweeps
+from lamina_workflow.study.sweeps import list_maps, list_sweeps
 
 # A table that is computed from others has rows if this one has.
 _SOURCE_TABLES = {
@@ -58,16 +59,21 @@ def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
 def _count_names(config: Configuration) -> dict[str, int]:
     """How many names of a section the studies use; of repairs, pairs of a repair and a healing.
 
-    `steps` are sweeps of models that lack units, which selectors measure on their way.
+    `steps` are sweeps of models that lack units, which selectors measure on their way, and
+    `checkpoints` are the most models that studies of maps use of one training.
     """
     variants = requests.list_variants(config)
     repairs = {(variant.repair, variant.healing) for variant in variants}
+    mapped_models = {model for model, *_ in list_maps(config)}
+    checkpoints = Counter(config.models[model].series for model in mapped_models)
+    del checkpoints[None]
     return {
         "calibrations": len(set(requests.list_calibrations(config))),
         "selectors": len({variant.selector for variant in variants}),
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
         "repairs": len(repairs - {("none", "none")}),
+        "checkpoints": max(checkpoints.values(), default=0),
         "steps": sum(removed > 0 for _, _, _, removed in list_sweeps(config)),
     }
 

@@ -181,7 +181,7 @@ def _draw_map(axes: Axes, layer_map: LayerMap, colours: Colormap, scale: Normali
     right_axis = axes.secondary_yaxis("right")
     right_axis.set_yticks(named_rows, [layer_map.notes[row] for row in named_rows], fontsize=6.5)
     right_axis.spines["right"].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=16))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, nbins=12))
     axes.set_xlabel("layer (0 = first)")
     axes.set_title(layer_map.title)
 

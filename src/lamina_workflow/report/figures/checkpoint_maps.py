@@ -1,0 +1,52 @@
+"""How relevance forms in training: checkpoints of one model as rows of a map.
+
+[arXiv 2605.14075, figures 7 to 13]
+"""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from lamina_workflow.report.answers import group_rows
+from lamina_workflow.report.figures import layer_maps, style
+
+TITLE = "How relevance forms in training"
+POSITION = 14
+FOLDED = True
+TABLES = ("relevance", "models", "calibrations", "sweeps")
+QUERIES = ("how_relevance_forms_in_training",)
+NEEDS = {"checkpoints": 2}
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One map per training, calibration and metric: checkpoints down, layers across."""
+    groups = group_rows(rows, "series", "component", "metric", "calibration")
+    maps = []
+    for (series, component, metric, calibration), map_rows in groups.items():
+        kind = "" if component == "layer" else f" ({component})"
+        notes = {row["step"]: _format_accuracy(row) for row in map_rows}
+        n_layers = 1 + max(row["layer"] for row in map_rows)
+        title = f"{series}: {metric}{kind} on {calibration}"
+        maps.append(layer_maps.build_map(title, map_rows, "step", notes, n_layers))
+    legend = [("95 % interval includes 0", layer_maps.INCLUDES_ZERO_STYLE)]
+    return layer_maps.draw_maps(maps, "steps or tokens", legend)
+
+
+def _format_accuracy(row: dict[str, Any]) -> str:
+    """The accuracy of a checkpoint, if removals were measured."""
+    if row["accuracy"] is None:
+        return ""
+    return style.format_interval(row["accuracy"], row["accuracy_stderr"], 2)
+
+
+def write_caption(rows: style.Rows) -> str:
+    sample_counts = style.format_counts(row["n_samples"] for row in rows)
+    accuracy_counts = style.format_counts(row["n_accuracy"] for row in rows)
+    return (
+        "Relevance of each layer at checkpoints of one training, the first at the top; how far the "
+        "training was, in the numbers by which its checkpoints are named, at the left "
+        f"({sample_counts} calibration samples per cell). Maps of one metric have one colour "
+        "scale; a ring marks cells of accuracy whose 95 % interval includes 0, and grey is "
+        "undefined: the checkpoint is at chance. At the right: accuracy of the checkpoint on the "
+        f"calibration, with its 95 % interval ({accuracy_counts}). The CSV file has every interval."
+    )
