@@ -125,6 +125,11 @@ SCORES_OF_STEPS = """
 SCORES_OF_CHECKPOINTS = """
     SELECT layer, step // 1000, score FROM relevance JOIN models USING (model)
     WHERE metric IN ('accuracy', 'cosine') AND selector = 'base'"""
+CHANNEL_ERRORS = """
+    SELECT unnest(channel_mae_before || channel_mae_after) FROM (
+        SELECT any_value(channel_mae_before) AS channel_mae_before,
+            any_value(channel_mae_after) AS channel_mae_after
+        FROM patches GROUP BY model, calibration)"""
 
 DRAWN_NUMBERS = {
     "relevance_maps": DrawnNumbers(
@@ -152,6 +157,7 @@ DRAWN_NUMBERS = {
     "repair_bars": DrawnNumbers(
         f"SELECT value FROM benchmarks WHERE {OWN_TASK} AND removed = 2", read_bar_heights
     ),
+    "boundary_errors": DrawnNumbers(CHANNEL_ERRORS, read_y),
     "training_curves": DrawnNumbers(
         "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", read_y
     ),

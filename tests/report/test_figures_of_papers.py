@@ -315,3 +315,69 @@ def test_accuracies_beside_checkpoints_compare_choices_as_the_calibration_does(
         (1, 0.25, 4),
         (2, 0.75, 4),
     ]
+
+
+def patch_row(selector: str, repair: str, boundary: tuple[int, int], errors: np.ndarray) -> Row:
+    """A fit whose errors without and with the repair are the two rows of `errors`."""
+    start, end = boundary
+    return {
+        "model": "m",
+        "calibration": "c",
+        "selector": selector,
+        "removed": 3,
+        "repair": repair,
+        "healing": "none",
+        "boundary": f"{start}-{end}",
+        "start": start,
+        "end": end,
+        "channel_mae_before": errors[0].tolist(),
+        "channel_mae_after": errors[1].tolist(),
+        "mae_before": errors[0].mean(),
+        "mae_after": errors[1].mean(),
+        "heldout_error_before": 0.5,
+        "heldout_error_before_stderr": 0.01,
+        "heldout_error": 0.25,
+        "heldout_error_stderr": 0.02,
+        "n_heldout": 33,
+    }
+
+
+def test_errors_at_a_boundary_are_means_of_channels_in_the_order_without_repair(
+    tmp_path: Path,
+) -> None:
+    """512 channels are 128 groups of four. The run with both repairs is drawn, not a longer one."""
+    rng = np.random.default_rng(5)
+    bare = rng.random(512)
+    patches = []
+    repaired = {"ghost": rng.random(512), "linearpatch": rng.random(512)}
+    for repair, errors in repaired.items():
+        patches.append(patch_row("s", repair, (3, 5), np.stack([bare, errors])))
+    patches.append(patch_row("s", "ghost", (6, 9), rng.random((2, 512))))
+    write_tables(tmp_path, patches=patches, models=[{"model": "m"}])
+
+    drawing = draw("boundary_errors", tmp_path)
+    (axes,) = drawing.figure.axes
+    assert axes.get_title(loc="left") == "c: run 3-5 by s"
+    order = np.argsort(-bare)
+    expected_lines = [
+        values[order].reshape(128, 4).mean(axis=1) for values in (bare, *repaired.values())
+    ]
+    drawn_lines = [line.get_ydata() for line in axes.lines if len(line.get_ydata()) > 1]
+    assert len(drawn_lines) == 3  # both repairs start from the same errors
+    for drawn, expected in zip(drawn_lines, expected_lines, strict=True):
+        np.testing.assert_allclose(drawn, expected)
+    assert "ghost: 0.500 ± 0.020 → 0.250 ± 0.039" in axes.texts[0].get_text()
+    assert "n = 33" in drawing.caption
+    assert "the mean of up to 4" in drawing.caption
+
+
+def test_repairs_held_against_other_documents_have_a_bare_line_each(tmp_path: Path) -> None:
+    errors = np.array([[3.0, 2.0], [1.0, 0.5]])
+    patches = [
+        patch_row("s", "ghost", (3, 5), errors),
+        patch_row("s", "mixed", (3, 5), errors + 0.25),
+    ]
+    write_tables(tmp_path, patches=patches, models=[{"model": "m"}])
+    (axes,) = draw("boundary_errors", tmp_path).figure.axes
+    bare_lines = [line for line in axes.lines if line.get_color() == "black"]
+    assert [line.get_ydata().tolist() for line in bare_lines] == [[3.0, 2.0], [3.25, 2.25]]

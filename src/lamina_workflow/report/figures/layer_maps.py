@@ -138,7 +138,7 @@ def _draw_metric(
         label += ", log scale"
     bar = style.add_colour_bar(figure, all_axes[: len(maps)], scale, colours, label, 0.6)
     if isinstance(scale, LogNorm):
-        style.set_log_ticks(bar)
+        style.set_log_ticks(bar.ax.xaxis)
 
 
 def choose_scale(metric: str, maps: Sequence[LayerMap]) -> tuple[Colormap, Normalize]:

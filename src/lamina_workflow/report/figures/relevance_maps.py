@@ -190,7 +190,7 @@ def _add_colour_bar(
 ) -> None:
     bar = style.add_colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
     if isinstance(scale, LogNorm):
-        style.set_log_ticks(bar)
+        style.set_log_ticks(bar.ax.xaxis)
 
 
 def _legend_entries() -> list[style.LegendEntry]:

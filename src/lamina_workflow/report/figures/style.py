@@ -13,6 +13,7 @@ import duckdb
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
@@ -194,11 +195,11 @@ def add_colour_bar(
     return bar
 
 
-def set_log_ticks(bar: Any) -> None:
-    """Plain numbers at 1, 2 and 5 on a colour scale that is logarithmic."""
-    bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    bar.ax.xaxis.set_major_formatter("{x:g}")
-    bar.ax.xaxis.set_minor_locator(NullLocator())
+def set_log_ticks(axis: Axis) -> None:
+    """Plain numbers at 1, 2 and 5 on a logarithmic axis."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(NullLocator())
 
 
 def set_row_names(axes: Axes, names: Sequence[str]) -> None:
