@@ -26,7 +26,7 @@ added AS (
 ),
 timed AS (
     SELECT *, coalesce(timed, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing)) AS variant
-    FROM efficiency
+    FROM main_timings
 ),
 described AS (
     SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.timed,

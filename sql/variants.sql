@@ -1,5 +1,8 @@
 -- All that is known about a variant, which ones no other beats, and which one to take.
 
+CREATE OR REPLACE VIEW main_timings AS SELECT * FROM efficiency WHERE main IS NOT FALSE;
+COMMENT ON VIEW main_timings IS 'One row per cost of a variant, as efficiency, for the first prompt and batch of the configuration: the speed that cards, tables and variants name.';
+
 CREATE OR REPLACE VIEW variants AS
 WITH told AS MATERIALIZED (FROM scores),
 means AS MATERIALIZED (FROM kept_means),
@@ -16,7 +19,7 @@ own AS (
 ),
 described AS (
     SELECT model, calibration, selector, removed, repair, healing FROM told
-    UNION SELECT model, calibration, selector, removed, repair, healing FROM efficiency
+    UNION SELECT model, calibration, selector, removed, repair, healing FROM main_timings
 ),
 placed AS (
     SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units, r.composition, r.runs
@@ -30,7 +33,7 @@ timed AS (  -- a timed variant stands for all of the same cost; the number of ru
     FROM placed AS p
     JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.repair = p.repair
         AND t.composition IS NOT DISTINCT FROM p.composition AND (p.repair = 'none' OR t.runs = p.runs)
-    JOIN efficiency AS e ON e.model = t.model AND e.calibration = t.calibration AND e.selector = t.selector
+    JOIN main_timings AS e ON e.model = t.model AND e.calibration = t.calibration AND e.selector = t.selector
         AND e.removed = t.removed AND e.repair = t.repair AND e.healing = t.healing
     QUALIFY row_number() OVER (
         PARTITION BY p.model, p.calibration, p.selector, p.removed, p.repair, p.healing

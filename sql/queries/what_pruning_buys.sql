@@ -2,8 +2,8 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys.sql
 --
--- One row per timed variant: ratios to the base model, which was measured in turn with it,
--- `repeats` times.
+-- One row per timed variant, for the first prompt and batch of the configuration: ratios to the
+-- base model, which was measured in turn with it, `repeats` times.
 -- component, composition, runs   kind of the removed units, how many layers lack what, and in how
 --                                many contiguous runs
 -- timed             the variant that was measured, if this one shares its timing
@@ -11,5 +11,5 @@
 SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
     peak_memory_ratio, timed
-FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
+FROM main_timings AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 WHERE removed > 0 ORDER BY model, removed, runs, calibration, selector, repair, healing;

@@ -84,6 +84,11 @@ TOO_LONG = [
         " of model 'small', 64. Write `efficiency: {prompt: 48, generate: 16}`.",
     ),
     (
+        {"benchmarks.efficiency": {"prompt": [16, 49, 32], "generate": 16}},
+        "benchmarks.efficiency: a prompt of 49 and 16 generated tokens are more than the context"
+        " of model 'small', 64. Write `efficiency: {prompt: 48, generate: 16}`.",
+    ),
+    (
         {"benchmarks.efficiency": {}},
         "benchmarks.efficiency: a prompt of 64 and 32 generated tokens are more than the context"
         " of model 'small', 64. Write `efficiency: {prompt: 32, generate: 32}`.",

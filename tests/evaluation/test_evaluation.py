@@ -270,6 +270,41 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     parquet.from_rows("efficiency", rows)
 
 
+def test_every_pair_of_prompt_and_batch_is_timed_and_the_first_is_the_main_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each with sequences of its own shape, which no other pair has."""
+    base = tiny.model()
+    cut = materialise(base, {"units": ["1"]})
+    timed_shapes = []
+
+    def time_shape(model: Any, prompt: torch.Tensor, n_generated: int) -> efficiency.Timing:
+        """A prompt of n tokens takes n seconds, and half of that without a layer."""
+        timed_shapes.append(tuple(prompt.shape))
+        seconds = prompt.numel() * (0.5 if model is cut else 1)
+        return efficiency.Timing(seconds, n_generated / seconds, None)
+
+    monkeypatch.setattr(efficiency, "_time", time_shape)
+    options = Efficiency(prompt=[16, 4], batch=[1, 3], generate=2, repeats=2)
+    keys = [{"removed": 0, "timed": "base"}, {"removed": 1, "timed": "cut"}]
+    rows = efficiency.measure_efficiency(base, zip(keys, (base, cut), strict=True), options)
+
+    loads = [(16, 1), (16, 3), (4, 1), (4, 3)]
+    assert [(row["removed"], row["prompt"], row["batch"]) for row in rows] == [
+        (removed, *load) for removed in (0, 1) for load in loads
+    ]
+    assert [row["main"] for row in rows] == [True, False, False, False] * 2
+    for row in rows:
+        n_tokens = row["prompt"] * row["batch"]
+        is_cut = row["removed"] == 1
+        assert row["latency_ms"] == 1000 * n_tokens * (0.5 if is_cut else 1)
+        assert row["latency_ratio"] == pytest.approx(0.5 if is_cut else 1)
+        assert row["tokens_per_second_ratio"] == pytest.approx(2 if is_cut else 1)
+        assert (row["generate"], row["repeats"]) == (2, 2)
+    assert set(timed_shapes) == {(batch, prompt) for prompt, batch in loads}
+    parquet.from_rows("efficiency", rows)
+
+
 def test_variants_of_the_same_structure_are_timed_once() -> None:
     """Other numbers in a patch or in a layer cost nothing; one more patch does."""
     base = tiny.model()

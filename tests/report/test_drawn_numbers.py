@@ -23,6 +23,7 @@ from lamina_workflow.report.figures import (
     cross_task,
     dissociations,
     distance_curves,
+    efficiency_grid,
     relevance_maps,
 )
 from lamina_workflow.report.figures.drawing import draw_figure
@@ -167,7 +168,16 @@ DRAWN_NUMBERS = {
         dissociations.COLOURS,
         dissociations.SCALE,
     ),
-    "efficiency": DrawnNumbers("SELECT latency_ratio FROM efficiency WHERE removed > 0", read_x),
+    "efficiency": DrawnNumbers(
+        "SELECT latency_ratio FROM efficiency WHERE removed > 0 AND main", read_x
+    ),
+    "efficiency_grid": DrawnNumbers(
+        """SELECT DISTINCT least(1, greatest(-1, -log2(latency_ratio))) FROM efficiency
+        WHERE removed > 0""",
+        read_cell_colours,
+        efficiency_grid.COLOURS,
+        efficiency_grid.SCALE,
+    ),
 }
 # Draws that no SQL repeats; tests/relevance/test_metric_agreement.py repeats them.
 DRAWN_BY_CHANCE = {"calibration_size"}

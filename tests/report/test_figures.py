@@ -100,7 +100,11 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
     """
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
     default_figures = list_figures(load_configuration(configuration, ROOT)).keys()
-    assert FIGURES.keys() - default_figures == {"what_layers_do", "checkpoint_maps"}
+    assert FIGURES.keys() - default_figures == {
+        "what_layers_do",
+        "checkpoint_maps",
+        "efficiency_grid",
+    }
 
     maps = configuration["studies"]["maps"]
     configuration["diagnoses"] = {"gaps": {"kind": "void"}}
@@ -127,6 +131,13 @@ def test_a_map_of_checkpoints_takes_two_of_one_training() -> None:
     assert "checkpoint_maps" not in list_figures(load_configuration(configuration, ROOT))
     configuration["models"]["late"]["series"] = "a"
     assert "checkpoint_maps" in list_figures(load_configuration(configuration, ROOT))
+
+
+def test_a_grid_of_efficiency_takes_several_prompts_or_batches() -> None:
+    configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    assert "efficiency_grid" not in list_figures(load_configuration(configuration, ROOT))
+    configuration["benchmarks"]["efficiency"]["batch"] = [1, 8]
+    assert "efficiency_grid" in list_figures(load_configuration(configuration, ROOT))
 
 
 def test_the_page_has_every_figure_with_data_in_order_of_position(study: Path) -> None:

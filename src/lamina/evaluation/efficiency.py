@@ -24,7 +24,7 @@ from lamina.models.sizes import count_cached_numbers
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, find_runs
 from lamina.models.units import parse_unit
-from lamina.options.benchmarks import Efficiency
+from lamina.options.benchmarks import Efficiency, Load
 from lamina.variant import Variant
 
 PREFILLS = 3
@@ -102,11 +102,12 @@ def measure_efficiency(
     variants: Iterable[tuple[dict[str, Any], PreTrainedModel]],
     options: Efficiency,
 ) -> list[dict[str, Any]]:
-    """Rows of table `efficiency`, one per variant, each taken in turn with the base.
+    """Rows of table `efficiency`, one per variant and load, each taken in turn with the base.
 
     A run takes `batch` sequences of `prompt` random tokens, and generates `generate` tokens more,
     greedily; there are `repeats` pairs of such runs. A variant whose weights have the shapes of an
     earlier variant takes over the measurements of the earlier one, and its `timed` says so.
+    Column `main` marks the rows of the first load.
 
     variants: Keys of a row, and the variant. It may be a generator, so that only one variant exists
         at a time. The base itself may be among them; its ratios then measure the noise.
@@ -115,28 +116,54 @@ def measure_efficiency(
     """
     model_context = stated_context(base.config.to_dict())
     model_name = str(base.config.name_or_path)
-    check_generation(options.prompt, options.generate, model_context, model_name)
-    generator = torch.Generator().manual_seed(0)
-    shape = (options.batch, options.prompt)
-    prompt = torch.randint(text_config(base).vocab_size, shape, generator=generator)
-    prompt = prompt.to(base.device)
+    loads = options.loads
+    longest_prompt = max(load.prompt for load in loads)
+    check_generation(longest_prompt, options.generate, model_context, model_name)
+    prompts = {load: _draw_prompt(base, load) for load in loads}
 
-    _run(base, prompt, options.generate)  # the first passes pay for memory and kernels
+    for prompt in prompts.values():
+        _run(base, prompt, options.generate)  # the first passes pay for memory and kernels
     rows: list[dict[str, Any]] = []
-    measured_by_cost: dict[Any, dict[str, Any]] = {}
+    measured_by_cost: dict[Any, list[dict[str, Any]]] = {}
     for keys, variant in variants:
         shapes = Counter(tensor.shape for tensor in weights_and_patches(variant))
         cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
         if cost not in measured_by_cost:
-            _run(variant, prompt, options.generate)
-            repeats = [
-                _run_both(base, variant, prompt, options.generate, base_first=index % 2 == 0)
-                for index in range(options.repeats)
-            ]
-            values = _summarise(base, variant, repeats, options)
-            measured_by_cost[cost] = {"timed": keys.get("timed"), **values}
-        rows.append({**keys, **measured_by_cost[cost]})
+            measured_by_cost[cost] = []
+            for load, prompt in prompts.items():
+                repeats = _repeat(base, variant, prompt, options)
+                values = _summarise(base, variant, repeats)
+                measured_by_cost[cost].append(
+                    {
+                        "timed": keys.get("timed"),
+                        "main": load == loads[0],
+                        **load._asdict(),
+                        "generate": options.generate,
+                        "repeats": options.repeats,
+                        **values,
+                    }
+                )
+        rows += [{**keys, **measured} for measured in measured_by_cost[cost]]
     return rows
+
+
+def _draw_prompt(model: PreTrainedModel, load: Load) -> torch.Tensor:
+    """Random token ids, (batch, prompt), on the device of the model."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (load.batch, load.prompt)
+    token_ids = torch.randint(text_config(model).vocab_size, shape, generator=generator)
+    return token_ids.to(model.device)
+
+
+def _repeat(
+    base: PreTrainedModel, variant: PreTrainedModel, prompt: torch.Tensor, options: Efficiency
+) -> list[Repeat]:
+    """All repeats with one prompt, after a first run of the variant that is not timed."""
+    _run(variant, prompt, options.generate)
+    return [
+        _run_both(base, variant, prompt, options.generate, base_first=index % 2 == 0)
+        for index in range(options.repeats)
+    ]
 
 
 def measure_sizes(model: PreTrainedModel) -> dict[str, int]:
@@ -239,9 +266,8 @@ def _summarise(
     base: PreTrainedModel,
     variant: PreTrainedModel,
     repeats: Sequence[Repeat],
-    options: Efficiency,
 ) -> dict[str, Any]:
-    """The values of a row of table `efficiency`."""
+    """The measured values of a row of table `efficiency`."""
     base_sizes = measure_sizes(base)
     variant_sizes = measure_sizes(variant)
     latency_ratio, latency_stderr = _mean_ratio(
@@ -259,7 +285,6 @@ def _summarise(
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "dtype": str(variant.dtype).removeprefix("torch."),
-        **options.model_dump(),
         **variant_sizes,
         **{f"{name}_ratio": variant_sizes[name] / base_sizes[name] for name in variant_sizes},
         "latency_ms": 1000 * statistics.median(repeat.variant.prefill for repeat in repeats),

@@ -1,6 +1,7 @@
 """Section `benchmarks`: what is measured on the variants, and on the base model for comparison."""
 
-from typing import Annotated, ClassVar, Self
+import itertools
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -143,15 +144,41 @@ class HubEntry(PerplexityEntry, HubTexts):
     split: Filled = option("Split of the data set.", "test")
 
 
-class Efficiency(Entry):
-    """Speed and memory as ratios to the base model, which is measured in turn with each variant."""
+Count = Annotated[int, Field(ge=1)]
+Counts = Count | Annotated[list[Count], Field(min_length=1)]
 
-    prompt: int = option("Tokens of the prompt.", 64, ge=1)
+
+class Load(NamedTuple):
+    """What a model is timed with: so many sequences of so many tokens at once."""
+
+    prompt: int
+    batch: int
+
+
+class Efficiency(Entry):
+    """Speed and memory as ratios to the base model, which is measured in turn with each variant.
+
+    `prompt: [64, 512]` and `batch: [1, 8]` measure all four pairs. The page, its cards and all
+    comparisons take the first of each, here 64 and 1; the figure `efficiency_grid` and table
+    `efficiency` have every pair.
+    """
+
+    prompt: Counts = option("Tokens of the prompt, or a list.", 64)
     generate: int = option("Tokens generated after it.", 32, ge=1)
-    batch: int = option("Sequences at once.", 1, ge=1)
+    batch: Counts = option("Sequences at once, or a list.", 1)
     repeats: int = option(
         "Timed runs, in turn with the base model; error bars come from them.", 5, ge=2
     )
+
+    @property
+    def loads(self) -> list[Load]:
+        """Every pair of a prompt and a batch, each once; the first is the main one."""
+        pairs = itertools.product(_as_list(self.prompt), _as_list(self.batch))
+        return list(dict.fromkeys(Load(prompt, batch) for prompt, batch in pairs))
+
+
+def _as_list(counts: Counts) -> list[int]:
+    return counts if isinstance(counts, list) else [counts]
 
 
 class Benchmarks(Entry):

@@ -89,11 +89,12 @@ BENCHMARK_SAMPLES = Table(
 
 EFFICIENCY = Table(
     grain=(
-        "One row per cost of a variant: size, speed and memory, with ratios to the base model "
+        "One row per cost of a variant, prompt and batch: size, speed and memory, with ratios to the base model "
         "measured in turn with it. Of variants that cost the same (same composition, see "
         "removal_order; same repair; same number of runs) one has a row, without its healing, "
         "which is merged into the weights; the view variants gives its numbers to all of them. "
-        "Rows of repairs that build the same model but for the numbers in it share one timing."
+        "Rows of repairs that build the same model but for the numbers in it share one timing. "
+        "Of several prompts and batches, view main_timings has the first."
     ),
     columns={
         **VARIANT_KEYS,
@@ -106,6 +107,11 @@ EFFICIENCY = Table(
             "string",
             "Variant that was timed: that of the row, or one that its repair builds alike. Null "
             "in tables of earlier versions.",
+        ),
+        "main": Column(
+            "bool",
+            "Whether prompt and batch are the first ones of the configuration, which all that "
+            "names one speed takes. Null in tables of earlier versions, which have one of each.",
         ),
         "device": Column("string", "Device the run was timed on."),
         "dtype": Column("string", "Floating point type of the weights."),

@@ -349,7 +349,8 @@ def _check_benchmark_lengths(config: Configuration, model: str, context_limit: i
         )
     efficiency = config.benchmarks.efficiency
     if efficiency:
-        checkpoint.check_generation(efficiency.prompt, efficiency.generate, context_limit, model)
+        longest_prompt = max(load.prompt for load in efficiency.loads)
+        checkpoint.check_generation(longest_prompt, efficiency.generate, context_limit, model)
 
 
 def _extra_calibrations(config: Configuration, study: Study) -> set[str]:

@@ -609,8 +609,9 @@ class Works:
             n_structures = requests.count_structures(self.config, model)
             if not options or not n_structures:
                 continue
-            n_tokens = options.batch * options.prompt
-            prompts = Tokens(options.batch, n_tokens, options.batch, n_tokens)
+            n_sequences = sum(load.batch for load in options.loads)
+            n_tokens = sum(load.batch * load.prompt for load in options.loads)
+            prompts = Tokens(n_sequences, n_tokens, n_sequences, n_tokens)
             layer_tokens = timing_work(prompts, options, manifest["n_layers"], n_structures)
             yield JobsWork.of(
                 "benchmark",

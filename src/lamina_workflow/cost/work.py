@@ -189,9 +189,10 @@ def benchmark_work(
 def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int) -> float:
     """Layer-tokens that take as long as timing so many structures, each in turn with the base.
 
+    prompts: of all loads together.
     options: the configuration's `benchmarks: efficiency`.
     """
-    generated_tokens = GENERATION_FACTOR * options.batch * options.generate
+    generated_tokens = GENERATION_FACTOR * prompts.samples * options.generate
     tokens_per_run = N_PREFILLS * prompts.packed + generated_tokens
     return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
 

@@ -33,6 +33,8 @@ VARIANT = ("model", "calibration", "selector", "removed", "repair", "healing")
 _VARIANT_NAME = (
     "concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing{})"
 )
+# Numbers of a timing are those of one prompt and batch.
+_LOAD = ", 'prompt=' || prompt, 'batch=' || batch"
 
 # The numbers of each table, with the fields of MeasuredNumber as columns.
 NUMBERS = {
@@ -49,7 +51,7 @@ NUMBERS = {
             score AS value, ci_low, ci_high, n_samples, NULL AS higher_is_better
         FROM relevance WHERE selector = 'base' AND removed = 0 AND score IS NOT NULL""",
     "efficiency": f"""
-        SELECT {_VARIANT_NAME.format("")} AS number,
+        SELECT {_VARIANT_NAME.format(_LOAD)} AS number,
             unnest(['latency_ratio', 'tokens_per_second_ratio']) AS metric,
             unnest([latency_ratio, tokens_per_second_ratio]) AS value,
             unnest([latency_ratio_stderr, tokens_per_second_ratio_stderr]) AS stderr,
@@ -57,7 +59,7 @@ NUMBERS = {
         FROM (
             SELECT *, {_VARIANT_NAME.format("")} AS own FROM efficiency WHERE removed > 0
             QUALIFY row_number() OVER (
-                PARTITION BY coalesce(timed, own) ORDER BY timed <> own, own) = 1)""",
+                PARTITION BY coalesce(timed, own), prompt, batch ORDER BY timed <> own, own) = 1)""",
 }
 DOCUMENT_DIFFERENCES = f"""
     SELECT {_VARIANT_NAME.format(", task")} AS number, metric, task,

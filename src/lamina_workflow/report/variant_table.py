@@ -27,7 +27,7 @@ WITH scored AS (
 bases AS (
     SELECT model, any_value(round(kv_bytes_per_token / kv_bytes_per_token_ratio)) AS kv_bytes,
         median(tokens_per_second / tokens_per_second_ratio) AS tokens_per_second
-    FROM efficiency WHERE removed > 0 GROUP BY model
+    FROM main_timings WHERE removed > 0 GROUP BY model
 )
 SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v.repair, v.healing)
         AS variant,
@@ -44,7 +44,7 @@ FROM variants AS v JOIN models AS m USING (model)
 LEFT JOIN scored AS s USING (model)
 LEFT JOIN handles AS h USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN bases AS b USING (model)
-LEFT JOIN efficiency AS e
+LEFT JOIN main_timings AS e
     ON v.timed = concat_ws('/', e.model, e.calibration, e.selector, 'removed=' || e.removed,
         e.repair, e.healing)
 ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing

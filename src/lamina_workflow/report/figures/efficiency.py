@@ -24,8 +24,8 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model, with a row per size and repair and a mark per number of runs."""
     models = group_rows(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
-    marker_styles = style.assign_markers([_format_runs(count) for count in run_counts], 4.5)
-    most_variants = style.count_most(models.values(), _name_variant)
+    marker_styles = style.assign_markers([format_runs(count) for count in run_counts], 4.5)
+    most_variants = style.count_most(models.values(), name_variant)
     height = 1.1 + most_variants * (0.2 + 0.07 * len(marker_styles))
     figure, panels = style.make_panels(2 * len(models), 4.6, height, 2, sharey=len(models) == 1)
     for model_index, ((model,), model_rows) in enumerate(models.items()):
@@ -69,7 +69,7 @@ class RatioPanel:
         ci_low = ci_high = ratio
         if stderr is not None:
             ci_low, ci_high = ratio_interval(ratio, stderr, row["repeats"])
-        runs = _format_runs(row["runs"])
+        runs = format_runs(row["runs"])
         y = self._position(row)
         if ci_high > NOISY * ci_low:
             note = f"  {runs}: too noisy"
@@ -78,12 +78,12 @@ class RatioPanel:
             ends = [[ratio - ci_low], [ci_high - ratio]]
             self.axes.errorbar(ratio, y, xerr=ends, capsize=2, **self.markers[runs])
         interval = f"{ratio:.3f} [{ci_low:.3f}, {ci_high:.3f}]"
-        text = f"{_name_variant(row)}, {runs}: {interval}, n = {row['repeats']}"
+        text = f"{name_variant(row)}, {runs}: {interval}, n = {row['repeats']}"
         style.add_hints(self.axes, [(ratio, y, text)])
 
     def _position(self, row: dict[str, Any]) -> float:
         """The y position of a mark: marks of one variant are spread around its row."""
-        variant = _name_variant(row)
+        variant = name_variant(row)
         run_counts = self.runs_by_variant[variant]
         row_index = list(self.runs_by_variant).index(variant)
         offset = run_counts.index(row["runs"]) + 0.5 - len(run_counts) / 2
@@ -100,19 +100,19 @@ def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
     )
     runs_by_variant: dict[str, list[int]] = {}
     for row in ordered_rows:
-        run_counts = runs_by_variant.setdefault(_name_variant(row), [])
+        run_counts = runs_by_variant.setdefault(name_variant(row), [])
         if row["runs"] not in run_counts:
             run_counts.append(row["runs"])
     return runs_by_variant
 
 
-def _format_runs(count: int) -> str:
+def format_runs(count: int) -> str:
     if not count:
         return "layers replaced"
     return f"removed in {count} run" if count == 1 else f"removed in {count} runs"
 
 
-def _name_variant(row: dict[str, Any]) -> str:
+def name_variant(row: dict[str, Any]) -> str:
     """A timed variant's size and repair, and its units if they are not whole layers."""
     name = f"{row['removed']} removed, {style.format_repair(row['repair'], row['healing'])}"
     return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
