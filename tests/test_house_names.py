@@ -32,10 +32,13 @@ METRIC_NAMES: AllowedNames = {
     # What it measures by default.
     "lamina/notebook.py": {"accuracy", "cosine", "perplexity"},
     # Measures of benchmarks and of the probe, and what the report compares.
-    "lamina/evaluation/": {"accuracy", "perplexity"},
+    "lamina/evaluation/": {"accuracy", "exact_match", "perplexity"},
     "lamina/diagnosis/probe.py": {"accuracy"},
-    "lamina_workflow/report/": {"accuracy", "cosine", "perplexity"},
+    "lamina_workflow/report/": {"accuracy", "cosine", "exact_match", "perplexity"},
     "lamina_workflow/report/figures/calibration_size.py": {"margin"},
+    # What lm-eval calls the same of a task.
+    "lamina/data/": {"exact_match"},
+    "lamina_workflow/checks/written.py": {"exact_match"},
     # A key of the section `benchmarks`.
     "lamina/api/outcome.py": {"perplexity"},
     "lamina_workflow/checks/names.py": {"perplexity"},
@@ -105,7 +108,7 @@ def test_names_of_strategies_and_repairs_stand_in_their_own_files(
 
 def test_sql_names_no_metric_but_those_that_the_report_compares() -> None:
     """A metric with the name of a column, or of a measure of benchmarks, cannot be told apart."""
-    names = METRICS.keys() - COLUMNS - {"accuracy", "perplexity", "random"}
+    names = METRICS.keys() - COLUMNS - {"accuracy", "exact_match", "perplexity", "random"}
 
     for file in (ROOT / "sql").rglob("*.sql"):
         text = file.read_text(encoding="utf-8")

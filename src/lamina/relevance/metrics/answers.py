@@ -168,10 +168,12 @@ class ExactMatch(Metric):
         return self._right_answers(columns).lost_shares(weights)
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-        """Undefined where the current model answers nothing right.
+        """Undefined where answers were written and the current model has none right.
 
         The base model is then not ranked; later steps go by what leaves the most right answers.
         """
+        if not columns.is_measured(self.columns[0]):
+            return None
         right_answers = self._right_answers(columns)
         reason = right_answers.explain_chance()
         if reason is None:
