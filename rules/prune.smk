@@ -50,7 +50,7 @@ rule search_plans:
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_of_search,
         manifests=manifests_of_replacements,
-        questions=files_of_judge,
+        files=files_of_judge,
     output:
         plans="results/searches/{model}/{calibration}/{selector}.json",
         output="results/searches/{model}/{calibration}/{selector}.parquet",

@@ -24,7 +24,7 @@ rule sweep_units:
         plan=plan_before,
         data=calibrations_in_loop,
         manifests=manifests_of_replacements,
-        questions=files_of_questions,
+        files=files_of_questions,
     output:
         output=temp(
             "results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"

@@ -55,6 +55,7 @@ LOADING_BY_NAME = {
     "workflow/scripts/heal_variant.py",
     "workflow/scripts/prune_step.py",
     "workflow/scripts/search_plans.py",
+    "workflow/scripts/sweep_units.py",
 }
 
 

@@ -38,6 +38,31 @@ class Questions(NamedTuple):
     """With their requests, which are in the order of the calibration's samples."""
     tokenizer: PreTrainedTokenizerBase
 
+    def judge_candidates(
+        self,
+        model: PreTrainedModel,
+        sample_indices: Collection[int],
+        candidates: Sequence[Candidate],
+    ) -> np.ndarray:
+        """Whether candidates answer samples right, (candidates, samples), 1 or 0.
+
+        A candidate whose logits are NaN on a question answers none of them right.
+
+        sample_indices: Of the samples that are answered, in the calibration; rows are in this order
+            from the lowest.
+        """
+        writer = WritingLM(model, self.tokenizer, Generate())
+        n_samples = len(set(sample_indices))
+        right_answers = np.zeros((len(candidates), n_samples))
+        for number, candidate in enumerate(candidates):
+            units = sorted(candidate.removed, key=parse_unit)
+            plan = {"units": units} if units else None
+            variant = materialise(model, plan, candidate.patches or None)
+            writer.use(variant, _describe(units))
+            with suppress(NotFiniteError):
+                right_answers[number] = _answer_questions(writer, self, sample_indices)
+        return right_answers
+
 
 def draw_questions(
     name: str,
@@ -107,33 +132,6 @@ def sweep_rows(
         for sample, is_right in zip(samples, right_by_unit[name], strict=True):
             rows.append({"unit": name, "sample": sample.index, "written_correct": is_right})
     return rows
-
-
-def judge_candidates(
-    model: PreTrainedModel,
-    questions: Questions,
-    sample_indices: Collection[int],
-    candidates: Sequence[Candidate],
-) -> np.ndarray:
-    """Whether candidates answer samples right, (candidates, samples), 1 or 0.
-
-    A candidate whose logits are NaN on a question answers none of them right.
-
-    questions: Those of the whole calibration.
-    sample_indices: Of the samples that are answered, in the calibration; rows are in this order
-        from the lowest.
-    """
-    writer = WritingLM(model, questions.tokenizer, Generate())
-    n_samples = len(set(sample_indices))
-    right_answers = np.zeros((len(candidates), n_samples))
-    for number, candidate in enumerate(candidates):
-        units = sorted(candidate.removed, key=parse_unit)
-        plan = {"units": units} if units else None
-        variant = materialise(model, plan, candidate.patches or None)
-        writer.use(variant, _describe(units))
-        with suppress(NotFiniteError):
-            right_answers[number] = _answer_questions(writer, questions, sample_indices)
-    return right_answers
 
 
 def _judge_answers(

@@ -6,7 +6,6 @@ and `RepairedSets` makes them candidates, bare and repaired. A `tournament` deci
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.options.metrics import METRICS, MODULES
+from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.repairs.patch_store import PatchStore
 from lamina.selection import looped
@@ -126,12 +125,9 @@ def _judge_of_answers(
     """
     if request.questions is None:
         return None
-    written_removals = import_module(MODULES["generate"])
     task_samples = next(iter(judges_by_calibration.values()))
     sample_indices = {sample.index for sample in task_samples}
-    return partial(
-        written_removals.judge_candidates, request.model, request.questions, sample_indices
-    )
+    return partial(request.questions.judge_candidates, request.model, sample_indices)
 
 
 def _make_trials(
