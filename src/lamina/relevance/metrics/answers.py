@@ -149,8 +149,8 @@ class Accuracy(Metric):
 class ExactMatch(Metric):
     """The share of right written answers that is lost when a unit is removed.
 
-    Accuracy of answers that the model writes itself, token by token: an early wrong token spoils
-    those after it, which teacher forcing does not show.
+    Accuracy of a generated sample asks that every token of the answer in the data is the likeliest.
+    Here the model may write another way to the same answer, if a filter of the task finds it.
     """
 
     name = "exact_match"
