@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from lamina.errors import LaminaError
 from lamina.options import calibrations, healings, models, repairs, selectors
 from lamina.options.entry import Entry
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config import configuration, text
-from lamina_workflow.config.studies import Maps, Size
+from lamina_workflow.config.studies import Maps, Prune, Size
 from tests import ROOT
 from tests.given.configurations import (
     RawConfig,
@@ -349,6 +350,32 @@ def test_options_that_a_strategy_does_not_have_can_still_be_read(root: Path) -> 
     assert loaded.selectors["deepest"].metric is None
     assert loaded.selectors["random"].metric is None
     assert {selector.combine for selector in loaded.selectors.values()} == {"mean"}
+
+
+def test_the_checkpoints_of_a_healing_are_healings_of_their_own(root: Path) -> None:
+    """The healing itself is what it is without them, so its job is the same."""
+    raw = minimal_config()
+    alone = load_configuration(raw, root)
+    set_key(raw, "healings.lora.checkpoints", [2, 1])
+    raw["studies"]["healed"] = raw["studies"]["prune"] | {"healings": ["none", "lora"]}
+
+    loaded = load_configuration(raw, root)
+
+    assert list(loaded.healings) == ["lora", "lora-2", "lora-1"]
+    healed_study = loaded.studies["healed"]
+    assert isinstance(healed_study, Prune)
+    assert healed_study.healings == ["none", "lora", "lora-2", "lora-1"]
+    options = loaded.healings["lora"].options()
+    assert options == alone.healings["lora"].options()
+    assert loaded.healings["lora-2"].options() == options | {"keep": 2}
+    assert load_configuration(loaded.plain(), root).plain() == loaded.plain()
+
+
+def test_a_checkpoint_of_a_healing_needs_a_name_that_is_free(root: Path) -> None:
+    raw = set_key(minimal_config(), "healings.lora.checkpoints", [1])
+    raw["healings"]["lora-1"] = {"method": "lora"}
+    with pytest.raises(LaminaError, match="already a healing 'lora-1'. Rename one"):
+        load_configuration(raw, root)
 
 
 def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:

@@ -75,10 +75,13 @@ def write_study(
     models: tuple[str, ...] = ("reference",),
     seed: int = 0,
     selectors: tuple[str, ...] = SELECTORS,
+    tested_passes: tuple[int, ...] = (),
 ) -> list[Path]:
     """Write every table of a study, and return their files.
 
     The last calibration is refused if there are more than three: the base model is at chance there.
+
+    tested_passes: Passes of the healing whose weights are healings of their own, such as `lora-1`.
     """
     study = PlausibleStudy(
         n_layers=n_layers,
@@ -87,6 +90,7 @@ def write_study(
         healed_size=healed_size,
         n_test=n_test,
         selectors=selectors,
+        tested_passes=tested_passes,
         rng=np.random.default_rng(seed),
     )
     for model_number, model in enumerate(models):
@@ -121,6 +125,7 @@ class PlausibleStudy:
     healed_size: int
     n_test: int
     selectors: tuple[str, ...]
+    tested_passes: tuple[int, ...]
     rng: np.random.Generator
     rows: dict[str, list[Row]] = field(
         default_factory=lambda: {name: [] for name in parquet.TABLES}
@@ -322,6 +327,8 @@ class PlausibleStudy:
                 self.rows["patches"].append({**variant_key, **PATCH})
             if healing == "lora":
                 self.rows["training"] += [{**variant_key, **row} for row in self.training()]
+                for epoch in self.tested_passes:
+                    self.add_tested_pass(variant_key, epoch)
 
     def add_steps(self, plan_key: Row, removed_layers: list[int], lost_per_layer: float) -> None:
         """The removals of a plan in their order, each with the accuracy before and after it."""
@@ -513,6 +520,21 @@ class PlausibleStudy:
                 row["validation_loss"] = 0.45 + np.exp(-step / 40) + 0.02 * epoch
                 row["chosen"] = epoch == 2
             yield row
+
+    def add_tested_pass(self, variant_key: Row, epoch: int) -> None:
+        """A healing that keeps the weights of one pass, with scores near those of the best one."""
+        key = variant_key | {"healing": f"{variant_key['healing']}-{epoch}"}
+        self.rows["handles"].append({"handle": f"A{len(self.rows['handles'])}", **key})
+        for table in ("training", "benchmarks", "benchmark_samples"):
+            copies = [row | key for row in self.rows[table] if variant_key.items() <= row.items()]
+            if table == "benchmarks":
+                for row in copies:
+                    row["value"] *= 1 - 0.01 * epoch
+            if table == "training":
+                copies = [row for row in copies if row["epoch"] <= epoch]
+                for row in copies:
+                    row["chosen"] = row["step"] == 50 * epoch + 49
+            self.rows[table] += copies
 
     def add_dissociations(self, model: str) -> None:
         """How differently each layer counts for two calibrations."""

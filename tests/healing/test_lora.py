@@ -3,8 +3,10 @@ epoch or none.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +19,12 @@ from lamina.healing import lora, training
 from lamina.healing.batches import TrainingSource, split_sources
 from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective
+from lamina.healing.training import TrainingRow
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, list_linear_modules
 from lamina.store import parquet
+from lamina.store.unfinished import Progress
 from tests.families import configurations
 from tests.given import tiny
 from tests.healing.examples import (
@@ -157,6 +161,53 @@ def test_validation_keeps_to_its_memory_bound_and_to_its_loss(
     options = Lora(**{**FAST_OPTIONS, "epochs": 1})
     lora.heal(model, PLAN, None, [TrainingSource(make_samples())], options)
     assert 0 < max(batch_positions) <= 40
+
+
+class RecordedProgress(Progress):
+    """Keeps the weights of every save: a training is saved at the end of each pass."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def load(self) -> None:
+        return None
+
+    def save(self, tensors: Any, facts: Any) -> None:
+        saved_weights = {}
+        for name, tensor in tensors.items():
+            if name.startswith("weight/"):
+                saved_weights[name.removeprefix("weight/")] = tensor.detach().clone()
+        self.weights.append(saved_weights)
+
+
+def without_choice(rows: Sequence[TrainingRow]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "chosen"} for row in rows]
+
+
+def test_the_weights_of_a_pass_are_those_that_the_whole_training_had_then() -> None:
+    """With the learning rates of the whole training, and no step after the pass."""
+    base = tiny.model()
+    options = {**FAST_OPTIONS, "dropout": 0.1, "epochs": 3, "warmup_steps": 2}
+    sources = [TrainingSource(make_samples())]
+    progress = RecordedProgress()
+    _, whole_rows = lora.heal(base, PLAN, None, sources, Lora(**options), progress)
+    assert len(progress.weights) == 3
+
+    for epoch, expected_weights in enumerate(progress.weights, start=1):
+        healed, rows = lora.heal(base, PLAN, None, sources, Lora(**options, keep=epoch))
+        assert without_choice(rows) == without_choice(whole_rows[: len(rows)])
+        assert rows[-1]["epoch"] == epoch
+        assert chosen_row(rows) == rows[-1]
+        assert healed.weights.keys() == expected_weights.keys()
+        for name, weight in healed.weights.items():
+            assert torch.equal(weight, expected_weights[name])
+
+
+def test_a_pass_that_the_steps_do_not_reach_is_refused() -> None:
+    options = Lora(**{**FAST_OPTIONS, "epochs": 3, "max_steps": 2, "keep": 3})
+    sources = [TrainingSource(make_samples())]
+    with pytest.raises(LaminaError, match="keep: 3 .* ends the training in pass 1. Write more"):
+        lora.heal(tiny.model(), PLAN, None, sources, options)
 
 
 def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> None:

@@ -19,5 +19,6 @@ def two_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         healed_size=2,
         n_test=40,
         models=("a", "b"),
+        tested_passes=(1, 3),
     )
     return folder

@@ -28,6 +28,7 @@ QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
 UNANSWERED = {
     "how_far_variants_vary_between_draws",
     "how_relevance_forms_in_training",
+    "how_test_scores_go_as_healing_goes_on",
     "how_sure_rankings_are",
     "what_calibrations_share_with_tests",
     "what_diagnoses_found",

@@ -162,6 +162,12 @@ DRAWN_NUMBERS = {
     "training_curves": DrawnNumbers(
         "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", read_y
     ),
+    "healed_scores": DrawnNumbers(
+        f"""SELECT value FROM benchmarks JOIN (
+            SELECT DISTINCT model, calibration, selector, removed, repair FROM training)
+            USING (model, calibration, selector, removed, repair) WHERE {OWN_TASK}""",
+        read_y,
+    ),
     "dissociations": DrawnNumbers(
         "SELECT difference FROM dissociations WHERE component = 'layer'",
         read_cell_colours,

@@ -30,7 +30,7 @@ from tests.given.slow import slow_except
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 QUICK_FIGURES = ("pruning_curves", "relevance_maps")
 # What a study of one model, one calibration and one size cannot show.
-NEEDS_A_LARGER_STUDY = {"cross_task", "relevance_by_step", "checkpoint_maps"}
+NEEDS_A_LARGER_STUDY = {"cross_task", "relevance_by_step", "checkpoint_maps", "healed_scores"}
 STUDENT_T_2_DEGREES = 4.302653  # the 97.5 % quantile
 
 
@@ -95,7 +95,7 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
 
 
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
-    """The default study has no diagnoses and no checkpoints of a training; a study of maps on one
+    """The default study has no diagnoses, checkpoints or lists of prompts; a study of maps on one
     calibration has few figures.
     """
     configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
@@ -104,6 +104,7 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
         "what_layers_do",
         "checkpoint_maps",
         "efficiency_grid",
+        "healed_scores",
     }
 
     maps = configuration["studies"]["maps"]
@@ -138,6 +139,12 @@ def test_a_grid_of_efficiency_takes_several_prompts_or_batches() -> None:
     assert "efficiency_grid" not in list_figures(load_configuration(configuration, ROOT))
     configuration["benchmarks"]["efficiency"]["batch"] = [1, 8]
     assert "efficiency_grid" in list_figures(load_configuration(configuration, ROOT))
+
+
+def test_test_scores_of_a_healing_take_a_pass_that_is_tested() -> None:
+    configuration = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    configuration["healings"]["lora"]["checkpoints"] = [1]
+    assert "healed_scores" in list_figures(load_configuration(configuration, ROOT))
 
 
 def test_the_page_has_every_figure_with_data_in_order_of_position(study: Path) -> None:

@@ -381,3 +381,60 @@ def test_repairs_held_against_other_documents_have_a_bare_line_each(tmp_path: Pa
     (axes,) = draw("boundary_errors", tmp_path).figure.axes
     bare_lines = [line for line in axes.lines if line.get_color() == "black"]
     assert [line.get_ydata().tolist() for line in bare_lines] == [[3.0, 2.0], [3.25, 2.25]]
+
+
+def healed_rows(repair: str, healing: str, epoch: int, value: float) -> tuple[Row, Row]:
+    """The training row that a healing kept, and its score on the calibration's own task."""
+    key = {
+        "model": "m",
+        "calibration": "c",
+        "selector": "s",
+        "removed": 2,
+        "repair": repair,
+        "healing": healing,
+    }
+    training_row = {**key, "epoch": epoch, "step": 10 * epoch, "chosen": True}
+    score = {"task": "c", "metric": "acc", "value": value, "stderr": 0.01, "n_samples": 30}
+    return training_row, {**key, **score, "higher_is_better": True}
+
+
+def test_scores_after_passes_are_joined_and_the_star_is_that_of_validation(tmp_path: Path) -> None:
+    """A healing of another name, or that kept another pass than its name says, is no checkpoint."""
+    scores_by_healing = {
+        "lora": (2, 0.7),
+        "lora-1": (1, 0.6),
+        "lora-2": (2, 0.7),
+        "lora-3": (3, 0.65),
+        "lora-9": (3, 0.1),
+        "full-1": (1, 0.2),
+    }
+    training = []
+    benchmarks = [healed_rows("ghost", "none", 0, 0.5)[1]]
+    for healing, (epoch, value) in scores_by_healing.items():
+        training_row, score = healed_rows("ghost", healing, epoch, value)
+        training.append(training_row)
+        benchmarks.append(score)
+    base = {"selector": "none", "calibration": "none", "removed": 0, "repair": "none"}
+    benchmarks.append(benchmarks[0] | base | {"value": 0.9})
+    plans = []
+    for position, unit in enumerate(("1", "2"), start=1):
+        plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 2}
+        plans.append({**plan, "unit": unit, "position": position})
+    write_tables(
+        tmp_path,
+        training=training,
+        benchmarks=benchmarks,
+        plans=plans,
+        calibrations=[{"model": "m", "calibration": "c", "source": "c", "chance_accuracy": 0.25}],
+        models=[{"model": "m"}],
+    )
+
+    drawing = draw("healed_scores", tmp_path)
+    (axes,) = drawing.figure.axes
+    (bars,) = axes.containers
+    curve = bars.lines[0]
+    assert [float(x) for x in curve.get_xdata()] == [0, 1, 2, 3]
+    assert [float(y) for y in curve.get_ydata()] == [0.5, 0.6, 0.7, 0.65]
+    (star,) = (line for line in axes.lines if line.get_marker() == "*")
+    assert (star.get_xdata(), star.get_ydata()) == ([2], [0.7])
+    assert "n = 30" in drawing.caption

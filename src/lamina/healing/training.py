@@ -84,9 +84,12 @@ class Trainer:
         self.objective = objective
         self.as_saved = as_saved
         self.progress = progress
-        self.steps = list(plan_steps(training_sources, options))
+        all_steps = list(plan_steps(training_sources, options))
+        self.kept_epoch = None if options.keep == "best" else options.keep
+        self.steps = end_at_epoch(all_steps, self.kept_epoch)
+        self.n_planned_steps = len(all_steps)  # which the learning rate is laid out for
         self.peak_learning_rate = options.learning_rate
-        self.warmup_steps = limit_warmup(options.warmup_steps, len(self.steps))
+        self.warmup_steps = limit_warmup(options.warmup_steps, self.n_planned_steps)
         self.max_positions = position_budget(objective, weights)
 
         self.masters = MasterWeights(weights)
@@ -134,7 +137,7 @@ class Trainer:
 
     def _take_step(self, step_number: int, step: OptimiserStep) -> None:
         learning_rate = self.peak_learning_rate * scale_learning_rate(
-            step_number, self.warmup_steps, len(self.steps)
+            step_number, self.warmup_steps, self.n_planned_steps
         )
         for parameter_group in self.optimiser.param_groups:
             parameter_group["lr"] = learning_rate
@@ -176,12 +179,18 @@ class Trainer:
         return batch_loss
 
     def _validate_epoch(self) -> None:
-        """Validate the weights after the last step, and keep them if they are the best so far."""
+        """Validate the weights after the last step, and keep them if they are the best so far.
+
+        If one epoch was asked for, its weights are kept, however good they are.
+        """
         last_row = self.rows[-1]
         last_row["validation_loss"] = self._validation_loss()
         self.objective.variant.train()
         (chosen_row,) = (row for row in self.rows if row["chosen"])
-        if last_row["validation_loss"] < chosen_row["validation_loss"]:
+        is_kept = last_row["validation_loss"] < chosen_row["validation_loss"]
+        if self.kept_epoch is not None:
+            is_kept = last_row["epoch"] == self.kept_epoch
+        if is_kept:
             chosen_row["chosen"] = False
             last_row["chosen"] = True
             self._keep_weights()
@@ -288,6 +297,22 @@ def _move_gradient(master_weight: nn.Parameter, weight: torch.Tensor) -> None:
         gradient if master_weight.grad is None else master_weight.grad.add_(gradient)
     )
     weight.grad = None
+
+
+def end_at_epoch(steps: Sequence[OptimiserStep], epoch: int | None) -> list[OptimiserStep]:
+    """The steps up to the end of an epoch; all of them for None.
+
+    Raises LaminaError if the steps end before this epoch does.
+    """
+    if epoch is None:
+        return list(steps)
+    last_epoch = steps[-1].epoch if steps else 0
+    if epoch > last_epoch:
+        raise LaminaError(
+            f"keep: {epoch} asks for weights after pass {epoch}, but `max_steps` ends the training "
+            f"in pass {last_epoch}. Write more steps, or keep: {last_epoch}."
+        )
+    return [step for step in steps if step.epoch <= epoch]
 
 
 def limit_warmup(warmup_steps: int, n_steps: int) -> int:

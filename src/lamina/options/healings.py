@@ -3,11 +3,12 @@
 The options of one method stand in its module under `lamina.healing`.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from lamina.options.entry import Choice, Filled, Weights, option, seed_option
+from lamina.options.explain import invalid
 from lamina.options.repairs import OWN
 
 
@@ -31,8 +32,18 @@ class Healing(Choice):
     method: str = option("The fine-tuning method.")
 
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
-    epochs: int = option(
-        "Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1
+    epochs: int = option("Passes over the data.", 10, ge=1)
+    keep: Literal["best"] | Annotated[int, Field(ge=1)] = option(
+        "Whose weights are kept: those of the pass with the lowest validation loss (`best`), or of "
+        "the pass of this number, where training then stops. The learning rate is that of all "
+        "passes.",
+        "best",
+        allowed="best, or the number of a pass",
+    )
+    checkpoints: list[Annotated[int, Field(ge=1)]] | None = option(
+        "Passes whose weights are tested as well. Each is a healing NAME-PASS of its own with "
+        "`keep: PASS`, trained anew up to there, and studies that list NAME use all of them.",
+        None,
     )
     batch: int = option("Samples per optimiser step.", 16, ge=1)
     warmup_steps: int = option(
@@ -67,6 +78,20 @@ class Healing(Choice):
         1.0,
         gt=0,
     )
+
+    @model_validator(mode="after")
+    def _check_passes(self) -> Self:
+        kept_passes = [] if self.keep == "best" else [self.keep]
+        for key, passes in (("keep", kept_passes), ("checkpoints", self.checkpoints or [])):
+            if passes and max(passes) > self.epochs:
+                raise invalid(
+                    f"there is no pass {max(passes)}, because `epochs` is {self.epochs}. Write at "
+                    f"most {self.epochs}, or more epochs.",
+                    key,
+                )
+        if len(set(self.checkpoints or [])) < len(self.checkpoints or []):
+            raise invalid("a pass stands there twice. Leave one of them out.", "checkpoints")
+        return self
 
     @property
     def trains_patches(self) -> bool:

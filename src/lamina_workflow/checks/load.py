@@ -16,7 +16,7 @@ from lamina.options.explain import describe_error, suggest
 from lamina.options.models import Merged, Model, Sibling
 from lamina_workflow.checks import files, held_out, names, removals, variants, written
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.config.replicates import add_replicates, expand_checkpoints
+from lamina_workflow.config.replicates import add_replicates, expand_checkpoints, expand_healings
 from lamina_workflow.config.studies import Prune
 
 
@@ -24,8 +24,8 @@ def load_configuration(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are found from `root`.
 
     Filled in are: the top-level seed in entries without one, replicates next to what they repeat,
-    the models of a series of checkpoints in its place, layers and family of a local model, and the
-    stride of a perplexity. Loading `plain()` of the result gives the same.
+    the models of a series of checkpoints in its place, healings of single passes, layers and family
+    of a local model, and the stride of a perplexity. Loading `plain()` of the result gives the same.
 
     Raises LaminaError if something cannot run; the message names the key, its value and the remedy.
     """
@@ -47,6 +47,7 @@ def load_configuration(raw: Mapping[str, Any], root: Path) -> Configuration:
 def _fill_in(config: Configuration, root: Path) -> None:
     """Add what follows from other entries and from the folders of models."""
     expand_checkpoints(config)
+    expand_healings(config)
     _add_siblings_to_models(config)
     _fill_in_seeds(config)
     add_replicates(config)

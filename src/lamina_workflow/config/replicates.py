@@ -11,7 +11,13 @@ lists of studies:
         layers: 16
         checkpoints: [1000, 143000]
 
-makes two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has both.
+makes two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has both. The
+`checkpoints` of a healing are passes of its training whose weights are tested as well:
+
+    healings:
+      lora: {method: lora, epochs: 10, checkpoints: [1, 5]}
+
+makes two healings next to `lora`: `lora-1` and `lora-5`, with `keep: 1` and `keep: 5`.
 """
 
 import re
@@ -144,6 +150,31 @@ def expand_checkpoints(config: Configuration) -> None:
             expanded_names += models_by_series.get(name, [name])
         unique_names = list(dict.fromkeys(expanded_names))
         config.studies[study_name] = study.model_copy(update={"models": unique_names})
+
+
+def expand_healings(config: Configuration) -> None:
+    """Add a healing for every checkpoint of one, also to the studies that list it.
+
+    Raises LaminaError if its name is taken.
+    """
+    healings_by_name: dict[str, list[str]] = {}
+    healing_entries = dict(config.healings)
+    config.healings.clear()
+    for name, healing in healing_entries.items():
+        config.healings[name] = healing.model_copy(update={"checkpoints": None})
+        healings_by_name[name] = [name]
+        for epoch in healing.checkpoints or []:
+            epoch_name = f"{name}-{epoch}"
+            if epoch_name in healing_entries:
+                raise LaminaError(
+                    f"healings.{name}.checkpoints: there is already a healing '{epoch_name}'. "
+                    "Rename one of the two."
+                )
+            config.healings[epoch_name] = healing.model_copy(
+                update={"checkpoints": None, "keep": epoch}
+            )
+            healings_by_name[name].append(epoch_name)
+    _list_replicas(config, "healings", healings_by_name)
 
 
 def _series_models(name: str, entry: Model) -> dict[str, Model]:

@@ -546,6 +546,8 @@ class Works:
         )
         n_steps = options.epochs * -(-n_drawn_samples // options.batch)
         n_epochs = min(1.0, (options.max_steps or n_steps) / n_steps) * options.epochs
+        if options.keep != "best":
+            n_epochs = min(n_epochs, options.keep)
         n_passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
         if options.objective != "lm":
             n_passes += manifest["n_layers"]  # the teacher's forward pass

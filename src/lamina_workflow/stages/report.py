@@ -61,10 +61,12 @@ def _count_names(config: Configuration) -> dict[str, int]:
 
     `steps` are sweeps of models that lack units, which selectors measure on their way, and
     `checkpoints` are the most models that studies of maps use of one training. `loads` are pairs of
-    a prompt and a batch with which variants are timed.
+    a prompt and a batch with which variants are timed, `passes` healings that keep the weights of
+    one pass over their data.
     """
     variants = requests.list_variants(config)
     repairs = {(variant.repair, variant.healing) for variant in variants}
+    healings = {variant.healing for variant in variants} - {"none"}
     efficiency = config.benchmarks.efficiency
     mapped_models = {model for model, *_ in list_maps(config)}
     checkpoints = Counter(config.models[model].series for model in mapped_models)
@@ -75,6 +77,7 @@ def _count_names(config: Configuration) -> dict[str, int]:
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
         "repairs": len(repairs - {("none", "none")}),
+        "passes": sum(config.healings[healing].keep != "best" for healing in healings),
         "loads": len(efficiency.loads) if efficiency else 0,
         "checkpoints": max(checkpoints.values(), default=0),
         "steps": sum(removed > 0 for _, _, _, removed in list_sweeps(config)),

@@ -39,7 +39,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     legend_entries = []
     for selector, repair in group_rows(rows, "selector", "repair"):
         name = selector if repair == "none" else f"{selector} + {repair}"
-        marker = _marker_style(theme.selector_styles[selector], repair)
+        marker = choose_marker(theme.selector_styles[selector], repair)
         legend_entries.append((name, {"linestyle": _dashes(repair), **marker}))
     legend_entries.append(("weights kept", {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}))
     style.add_legend(figure, legend_entries, 4)
@@ -51,7 +51,7 @@ def _dashes(repair: str) -> str:
     return "-" if repair == "none" else "--"
 
 
-def _marker_style(selector_style: style.LineStyle, repair: str) -> style.LineStyle:
+def choose_marker(selector_style: style.LineStyle, repair: str) -> style.LineStyle:
     """The marker of a curve: that of its selector, open if a patch was applied first."""
     colour = selector_style["color"]
     return {
@@ -72,7 +72,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, r
         steps, means - half_widths, means + half_widths, alpha=0.18, linewidth=0, color=colour
     )
     validation_rows = [row for row in rows if row["validation_loss"] is not None]
-    _draw_points(axes, validation_rows, _marker_style(selector_style, repair))
+    _draw_points(axes, validation_rows, choose_marker(selector_style, repair))
     kept_rows = [row for row in validation_rows if row["chosen"]]
     _draw_points(axes, kept_rows, {"color": colour, **KEPT_STYLE})
 
