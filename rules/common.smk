@@ -45,6 +45,7 @@ from lamina_workflow.runtime import contents, failures, forkserver, online, prec
 from lamina_workflow.runtime import devices as gpu
 from lamina_workflow.runtime.log_handler import LogHandler
 from lamina_workflow.runtime.resources import gpus_of_job, threads_of_job
+from lamina_workflow.runtime.schedule import Capacity
 from lamina_workflow.stages.job import Wildcards
 from lamina.store.checksum import read_json
 from lamina import paths
@@ -232,7 +233,8 @@ wildcard_constraints:
 # Under `--logger lamina`, its handler shows how far the jobs of this workflow are.
 for handler in workflow.logger_manager.plugin_handlers:
     if isinstance(handler, LogHandler):
-        handler.follow(workflow, Path("results/cost.json"))
+        machine = Capacity(cores(), n_local_gpus()) if runs_here() else None
+        handler.follow(workflow, Path("results/cost.json"), machine)
 
 
 # With `max-jobs-per-timespan: 6000/1m` (profiles/default), Snakemake leaves a timer of 60 s behind

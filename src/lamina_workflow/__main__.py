@@ -1,16 +1,14 @@
 """The entry point of `lamina`, which Ctrl-C also ends with one line while it still imports."""
 
-import sys
+from lamina_workflow.runtime.interruptible import ending_in_one_line
 
 
 def main() -> None:
     """Run the command line."""
-    try:
+    with ending_in_one_line():
         from lamina_workflow.cli import main as run_command_line
 
         run_command_line()
-    except KeyboardInterrupt:
-        sys.exit("lamina: stopped.")
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def test_a_start_is_that_of_processes_that_import_what_jobs_do(
 ) -> None:
     statements: list[str] = []
 
-    def record(command: list[str], check: bool) -> None:
+    def record(command: list[str], check: bool, start_new_session: bool) -> None:
         statements.append(command[-1])
 
     monkeypatch.setattr(forecast.subprocess, "run", record)

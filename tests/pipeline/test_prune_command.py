@@ -64,7 +64,16 @@ def test_its_tables_are_those_of_a_run_with_the_configuration_that_it_wrote(
         shutil.copy(file, tmp_path)
 
     snakefile = str(PROJECT / "workflow/Snakefile")
-    run(tmp_path, "snakemake", "--snakefile", snakefile, "--configfile", "config.yaml", "--cores", "all")
+    run(
+        tmp_path,
+        "snakemake",
+        "--snakefile",
+        snakefile,
+        "--configfile",
+        "config.yaml",
+        "--cores",
+        "all",
+    )
 
     tables = sorted(path.stem for path in (study / "results/tables").glob("*.parquet"))
     assert "benchmarks" in tables

@@ -21,12 +21,14 @@ from lamina.models.materialise import materialise
 from lamina.models.workload import Workload
 from lamina_workflow.runtime.log_handler import LogHandler
 from lamina_workflow.runtime.progress import (
+    Guess,
     JobRecord,
     RunProgress,
     WorkReport,
     format_seconds,
     spoken_range,
 )
+from lamina_workflow.runtime.schedule import Capacity
 from tests.given import tiny
 
 
@@ -73,7 +75,7 @@ def send_job(handler: LogHandler, job: int, rule: str, second: float, fails: boo
     end = second + 10
     send(handler, "Select jobs to execute...", second)
     send(handler, "Execute 1 jobs...", second, event=LogEvent.JOB_STARTED, jobs=[job])
-    send(handler, " Rule: x", second, event=LogEvent.JOB_INFO, jobid=job, rule_name=rule)
+    send(handler, " Rule: x", second, event=LogEvent.JOB_INFO, jobid=job, rule_name=rule, threads=1)
     if fails:
         send(
             handler,
@@ -107,6 +109,7 @@ def send_run(handler: LogHandler, n_jobs: int = 20, failing_job: int | None = No
         send(handler, None, end, event=LogEvent.PROGRESS, done=job + 1, total=n_jobs)
         send(handler, "Removing temporary output results/x.parquet.", end)
     send(handler, "Complete log(s): /x.log", 10 * n_jobs)
+    send(handler, "Elapsed time: 0:01:00", 10 * n_jobs)
     handler.close()
 
 
@@ -115,15 +118,14 @@ def test_a_pipe_gets_a_line_for_each_tenth_and_no_control_codes() -> None:
     send_run(open_handler(stream))
 
     output = stream.getvalue()
-    first_line, *tenths, last_line = output.splitlines()
+    first_line, *tenths = output.splitlines()
     assert first_line == "0 of 20 jobs (0 %)"
     assert [line.split(" of")[0] for line in tenths] == [str(done) for done in range(2, 21, 2)]
     assert tenths[4].startswith("10 of 20 jobs (50 %), 2 min; ")
     assert tenths[-1] == "20 of 20 jobs (100 %), 3 min"
-    assert last_line == "Complete log(s): /x.log"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x1b]", output)
-    assert "temporary" not in output
-    assert "Select" not in output
+    for own_words in ("temporary", "Select", "Complete log", "Elapsed"):
+        assert own_words not in output
 
 
 def test_a_long_run_writes_a_line_every_minute() -> None:
@@ -145,17 +147,23 @@ def write_forecast(file: Path, operations: dict[str, float]) -> Path:
     return file
 
 
-def write_workload(log: Path, layer_tokens: float, seconds: float, earlier: float = 0.0) -> None:
+def write_workload(
+    log: Path, layer_tokens: float, seconds: float, earlier: float = 0.0, n_sets: int = 0
+) -> None:
     """What a job that computes for so long writes into its log, among other lines.
 
     earlier: what a killed process had computed, whose work the job continues.
+    n_sets: of 120, that it has measured; 0 if it measures none.
     """
     done = Workload()
+    if n_sets:
+        done.expect(120, "sets")
+        done.advance(n_sets)
     done.layer_tokens = layer_tokens
     done.earlier = earlier
     done._started = time.monotonic() - seconds
-    logger = logging.getLogger("lamina")
-    logger.setLevel(logging.INFO)
+    logger = logging.getLogger(workload.__name__)
+    logger.setLevel(logging.DEBUG)
     with log.open("a") as file:
         handler = logging.StreamHandler(file)
         logger.addHandler(handler)
@@ -174,7 +182,13 @@ def begin_run(folder: Path, **operations: float) -> RunProgress:
         counts[rule] += 1
     counts["total"] = len(jobs)
     computing = {name: flops for name, flops in operations.items() if flops}
-    return RunProgress(counts, jobs, write_forecast(folder / "cost.json", computing))
+    cost = write_forecast(folder / "cost.json", computing)
+    return RunProgress(counts, jobs, cost, Capacity(cores=2))
+
+
+def seconds_left(run: RunProgress, now: float) -> float | None:
+    guess = run.guess_left(now)
+    return guess.seconds if guess else None
 
 
 def test_what_a_running_job_has_done_counts(tmp_path: Path) -> None:
@@ -184,18 +198,18 @@ def test_what_a_running_job_has_done_counts(tmp_path: Path) -> None:
     for minutes in (2, 6, 15, 30, 54):
         seconds = 60.0 * minutes
         write_workload(tmp_path / "search.log", LAYER_TOKENS * minutes / 60, seconds)
-        assert run.seconds_left(seconds) == pytest.approx(3600 - seconds, rel=0.01)
-    assert run.line(3300.0).startswith("0 of 1 jobs (0 %), 55 min: search_plans 90 %; ")
+        assert seconds_left(run, seconds) == pytest.approx(3600 - seconds, rel=0.01)
+    assert run.line(3300.0).startswith("0 of 1 jobs (0 %), 55 min: search_plans (90 %); ")
 
 
 def test_no_time_is_forecast_before_a_minute_was_measured(tmp_path: Path) -> None:
     run = begin_run(tmp_path, search=1e12)
     run.start(0, "search_plans", 0.0)
-    assert run.seconds_left(600.0) is None  # the job may be waiting for its model
+    assert seconds_left(run, 600.0) is None  # the job may be waiting for its model
     write_workload(tmp_path / "search.log", LAYER_TOKENS / 100, 59)
-    assert run.seconds_left(660.0) is None
+    assert seconds_left(run, 660.0) is None
     write_workload(tmp_path / "search.log", LAYER_TOKENS / 60, 61)
-    assert run.seconds_left(662.0) is not None
+    assert seconds_left(run, 662.0) is not None
 
 
 def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
@@ -207,18 +221,51 @@ def test_work_is_forecast_at_the_pace_of_its_rule(tmp_path: Path) -> None:
     run.start(0, "search_plans", 0.0)
     write_workload(tmp_path / "one.log", LAYER_TOKENS, 95)
     run.finish(0, 100.0)
-    assert run.seconds_left(100.0) == pytest.approx(100 + 195 + 1, rel=0.01)
+    run.machine = Capacity(cores=1)
+    assert seconds_left(run, 100.0) == pytest.approx(100 + 195 + 1, rel=0.01)
 
     # Two run at a time, of which the longer one decides.
+    run.machine = Capacity(cores=2)
     run.start(1, "search_plans", 100.0)
     run.start(2, "search_plans", 100.0)
-    assert run.seconds_left(150.0) == pytest.approx(145, rel=0.02)
+    assert seconds_left(run, 150.0) == pytest.approx(145, rel=0.02)
 
-    # The longer one reports its own pace: it needs 45 s for half of its work, so 135 s in all.
-    write_workload(tmp_path / "three.log", LAYER_TOKENS / 2, 45)
-    # The other one needs 48 s at the mean pace of both; 200 s of jobs took 150 s.
-    expected = (135 + 48 + 1) * 150 / 200
-    assert run.seconds_left(150.0) == pytest.approx(expected, rel=0.02)
+    # The longer one reports its own pace: it needs 45 s for half of its work.
+    write_workload(tmp_path / "three.log", LAYER_TOKENS, 45)
+    # At the mean pace of both, the other one needs 5 s to start and 70 s, of which 50 s are over.
+    assert seconds_left(run, 150.0) == pytest.approx(45, rel=0.02)
+    run.jobs[3].needs = frozenset({2})
+    run.jobs[3].rule = "search_plans"
+    run.jobs[3].flops = 1e12
+    run.jobs[3].layer_tokens = LAYER_TOKENS
+    assert seconds_left(run, 150.0) == pytest.approx(45 + 75, rel=0.02)
+
+
+def test_a_rule_that_was_not_measured_is_the_mean_of_the_others_and_less_certain(
+    tmp_path: Path,
+) -> None:
+    """One took 100 s for 1e12 operations, one 300 s; tables take 2 s, and plots 6 s."""
+    run = begin_run(tmp_path, one=1e12, two=1e12, three=1e12, four=0, five=0, six=0)
+    rules = ["search_plans", "sweep_units", "fit_patch", "gather_table", "plot_figure", "report"]
+    for number, rule in enumerate(rules):
+        run.jobs[number].rule = rule
+    run.machine = Capacity(cores=1)
+    write_workload(tmp_path / "one.log", LAYER_TOKENS, 100)
+    write_workload(tmp_path / "two.log", LAYER_TOKENS, 300)
+    for number, seconds in ((0, 100), (1, 300), (3, 2), (4, 6)):
+        run.start(number, rules[number], 0.0)
+        run.finish(number, seconds)
+    left = run.guess_left(408.0)
+    assert left is not None
+    assert left.seconds == pytest.approx(200 + 4, rel=0.01)
+    assert left.factor == 2.0
+
+    run.jobs[2].rule = "sweep_units"
+    run.jobs[5].rule = "plot_figure"
+    left = run.guess_left(408.0)
+    assert left is not None
+    assert left.seconds == pytest.approx(300 + 6, rel=0.01)
+    assert left.factor == 1.25
 
 
 def test_without_a_forecast_a_rule_takes_as_long_as_its_jobs_that_ended(tmp_path: Path) -> None:
@@ -233,10 +280,10 @@ def test_without_a_forecast_a_rule_takes_as_long_as_its_jobs_that_ended(tmp_path
     run.start(0, "sweep_units", 0.0)
     run.finish(0, 100.0)
     run.start(1, "sweep_units", 100.0)
-    assert run.seconds_left(110.0) is None  # nothing is known of a search
+    assert seconds_left(run, 110.0) is None  # nothing is known of a search
 
     del jobs[2]
-    assert run.seconds_left(110.0) == pytest.approx(90 + 1)
+    assert seconds_left(run, 110.0) == pytest.approx(90 + 1)
 
 
 def test_what_a_killed_process_computed_is_no_pace_of_this_one(tmp_path: Path) -> None:
@@ -244,15 +291,17 @@ def test_what_a_killed_process_computed_is_no_pace_of_this_one(tmp_path: Path) -
     run = begin_run(tmp_path, search=1e12)
     run.start(0, "search_plans", 0.0)
     write_workload(tmp_path / "search.log", LAYER_TOKENS / 10, 100, earlier=LAYER_TOKENS / 2)
-    assert run.seconds_left(100.0) == pytest.approx(400, rel=0.02)
+    assert seconds_left(run, 100.0) == pytest.approx(400, rel=0.02)
 
 
-def test_no_time_is_forecast_for_a_job_that_did_more_than_was_forecast(tmp_path: Path) -> None:
+def test_a_job_that_did_more_than_was_forecast_takes_a_little_longer_still(
+    tmp_path: Path,
+) -> None:
     run = begin_run(tmp_path, search=1e12)
     run.start(0, "search_plans", 0.0)
     write_workload(tmp_path / "search.log", 1.7 * LAYER_TOKENS, 1000)
-    assert run.seconds_left(1000.0) is None
-    assert run.line(1000.0) == "0 of 1 jobs (0 %), 17 min: search_plans"
+    assert run.guess_left(1000.0) == Guess(100.0, 2.0)
+    assert run.line(1000.0) == "0 of 1 jobs (0 %), 17 min: search_plans (17 min); 1 to 4 min left"
 
 
 def test_a_line_names_what_runs_and_not_what_ended(tmp_path: Path) -> None:
@@ -262,24 +311,34 @@ def test_a_line_names_what_runs_and_not_what_ended(tmp_path: Path) -> None:
     assert run.line(5.0) == "0 of 3 jobs (0 %), 5 s: other 0 of 2, search_plans"
     run.finish(1, 10.0)
     run.n_done = 1
-    assert run.line(20.0) == "1 of 3 jobs (33 %), 20 s: search_plans"
+    assert run.line(20.0) == "1 of 3 jobs (33 %), 20 s: search_plans (19 s)"
+
+
+def test_a_line_says_what_a_job_counts(tmp_path: Path) -> None:
+    run = begin_run(tmp_path, first=1e12, second=1e12)
+    run.start(0, "search_plans", 0.0)
+    assert run.line(9.0) == "0 of 2 jobs (0 %), 9 s: search_plans 0 of 2"
+    assert run.line(15.0) == "0 of 2 jobs (0 %), 15 s: search_plans 0 of 2 (15 s)"
+    write_workload(tmp_path / "first.log", LAYER_TOKENS / 2, 20.0, n_sets=41)
+    expected = "0 of 2 jobs (0 %), 21 s: search_plans 0 of 2 (41 of 120 sets, 50 %)"
+    assert run.line(21.0) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds_left", "seconds_past", "text"),
+    ("seconds_left", "factor", "text"),
     [
-        (30, 600, "less than 2 min"),
-        (240, 600, "3 to 5 min"),
-        (1200, 120, "10 to 30 min"),
-        (1200, 6000, "15 to 25 min"),
-        (3 * 3600, 3600, "2 to 4.5 h"),
-        (30 * 3600, 3600, "20 to 45 h"),
+        (30, 1.5, "less than 2 min"),
+        (240, 1.25, "3 to 5 min"),
+        (1200, 2.0, "10 to 40 min"),
+        (1200, 1.25, "15 to 25 min"),
+        (3 * 3600, 1.5, "2 to 4.5 h"),
+        (30 * 3600, 1.5, "20 to 45 h"),
     ],
 )
 def test_the_time_left_is_a_range_in_a_readable_unit(
-    seconds_left: float, seconds_past: float, text: str
+    seconds_left: float, factor: float, text: str
 ) -> None:
-    assert spoken_range(seconds_left, seconds_past) == text
+    assert spoken_range(Guess(seconds_left, factor)) == text
 
 
 @pytest.mark.parametrize(
@@ -326,25 +385,26 @@ def test_layers_count_the_tokens_that_run_through_them() -> None:
     assert workload.done.layer_tokens - tokens_before == expected
 
     model.generate(token_ids, max_new_tokens=3, min_new_tokens=3, do_sample=False)
-    # The prompt gives the first new token of each row; two more are run.
-    expected += 36 * 5 + 3 * 2 * workload.GENERATION_FACTOR * 5
+    # The prompt gives the first new token of each row; two more are run, of three rows at once.
+    expected += 36 * 5 + 2 * (workload.GENERATION_FACTOR + 2) * 5
     assert workload.done.layer_tokens - tokens_before == expected
 
 
 def test_a_run_of_long_jobs_writes_lines_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina_workflow.runtime.log_handler._SECONDS", 0.05)
+    monkeypatch.setattr("lamina_workflow.runtime.log_handler._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("lamina_workflow.runtime.log_handler._LINE_SECONDS", 0.1)
     stream = io.StringIO()
     handler = open_handler(stream)
     now = time.time()
     stats = {"sweep_units": 2, "total": 2}
     send(handler, "", now, event=LogEvent.RUN_INFO, stats=stats)
-    send(handler, "", now, event=LogEvent.JOB_INFO, jobid=1, rule_name="sweep_units")
+    send(handler, "", now, event=LogEvent.JOB_INFO, jobid=1, rule_name="sweep_units", threads=1)
     time.sleep(0.5)
     handler.close()
 
     lines = stream.getvalue().splitlines()
-    assert len(lines) >= 3
-    assert lines[-1].startswith("0 of 2 jobs (0 %), 1 s: sweep_units 0 of 2")
+    assert lines[:2] == ["0 of 2 jobs (0 %)", "0 of 2 jobs (0 %), 1 s: sweep_units 0 of 2"]
+    assert len(lines) >= 4
     time.sleep(0.2)
     assert stream.getvalue().splitlines() == lines, "a closed handler writes nothing"
 
@@ -354,7 +414,7 @@ def test_a_terminal_has_one_line_that_is_overwritten() -> None:
     send_run(open_handler(stream))
 
     output = stream.getvalue()
-    assert output.count("\n") == 2  # the note about the log, and the end
+    assert output.count("\n") == 1
     assert output.rstrip().endswith("20 of 20 jobs (100 %), 3 min")
     beginning = "9 of 20 jobs (45 %), 2 min: sweep_units 9 of 19; "
     assert any(line.startswith(beginning) for line in output.split("\r"))

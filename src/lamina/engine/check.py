@@ -6,6 +6,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import capture, memory, sweep
+from lamina.models import workload
 from lamina.models.check import probe_sequence
 from lamina.models.structure import text_config
 
@@ -26,12 +27,13 @@ def check_model(model: PreTrainedModel, token_budget: int | str) -> None:
     text_lengths = (SHORT_LENGTH, _longest_text(model))
     texts = [_make_text(model, index, length) for index, length in enumerate(text_lengths)]
     questions = [_make_question(model, index, length) for index, length in enumerate(text_lengths)]
+    workload.done.expect(3, "checks")
     for samples in (texts, questions):
         # Opening a session proves it.
         with sweep.open_session(
             model, samples, memory.choose_token_budget(token_budget, model, samples)
         ):
-            pass
+            workload.done.advance()
     capture.check_padding(model, texts[0].sequence(), texts[1].sequence())
 
 

@@ -1,8 +1,9 @@
-"""How much a job has computed, written into its log: `3.2e+06 layer-tokens in 41 s`.
+"""How much a job has computed, written into its log: `3.2e+06 layer-tokens in 41 s, 8 of 20 sets`.
 
 A layer-token is one token through one decoder layer, the unit in which `lamina_workflow.cost` counts what
 jobs will do. The layers of the loaded models count it, so whatever runs them need not say how far
-it is. `lamina_workflow.runtime.progress` reads in the end of the log how far the job is.
+it is; a job that does a number of things can say that as well (`Workload.expect`).
+`lamina_workflow.runtime.progress` reads in the end of the log how far the job is.
 """
 
 import logging
@@ -17,8 +18,8 @@ TRAINING_FACTOR = 3
 """A backward pass computes a gradient for the activations and one for the weights: it adds two
 forward passes."""
 GENERATION_FACTOR = 16
-"""A token that is generated reads all weights for itself: it takes as long as so many tokens of a
-prompt."""
+"""A step of generation reads all weights for one token of each text: with one text, it takes as
+long as so many tokens of a prompt."""
 
 _REPORT_INTERVAL = 15.0  # seconds
 
@@ -31,6 +32,9 @@ class Workload:
     def __init__(self) -> None:
         self.layer_tokens = 0.0
         self.earlier = 0.0
+        self._unit = ""
+        self._n_expected = 0
+        self._n_done = 0
         self._started = 0.0
         self._reported = 0.0
 
@@ -38,6 +42,15 @@ class Workload:
     def total(self) -> float:
         """The layer-tokens of this and earlier processes."""
         return self.earlier + self.layer_tokens
+
+    def expect(self, n_expected: int, unit: str) -> None:
+        """Say how many things this job does, and what they are: `sets`."""
+        self._n_expected = n_expected
+        self._unit = unit
+
+    def advance(self, n_done: int = 1) -> None:
+        """Count things that are done; a forecast of their number is not exceeded."""
+        self._n_done = min(self._n_done + n_done, self._n_expected)
 
     def add(self, layer_tokens: float) -> None:
         """Count work that begins now."""
@@ -55,14 +68,23 @@ class Workload:
             self.report()
 
     def report(self) -> None:
-        """Write into the log what is done."""
+        """Write into the log what is done: at the level DEBUG, which jobs alone let through."""
         self._reported = time.monotonic()
         seconds = self._reported - self._started
-        before = f", {self.earlier:.3g} before it" if self.earlier else ""
-        _logger.info("%.3g layer-tokens in %.1f s%s", self.layer_tokens, seconds, before)
+        text = f"{self.layer_tokens:.3g} layer-tokens in {seconds:.1f} s"
+        if self.earlier:
+            text += f", {self.earlier:.3g} before it"
+        if self._n_expected:
+            text += f", {self._n_done} of {self._n_expected} {self._unit}"
+        _logger.debug("%s", text)
 
 
 done = Workload()
+
+
+def count_step(n_texts: int) -> int:
+    """Tokens of a prompt that take as long as one more token of so many texts together."""
+    return GENERATION_FACTOR - 1 + n_texts
 
 
 def count_work(model: "PreTrainedModel") -> None:
@@ -78,5 +100,5 @@ def _count(layer: "nn.Module", args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
     stream = args[0] if args else kwargs["hidden_states"]
     n_rows, n_tokens = stream.shape[:2]
-    layer_tokens = n_rows * (GENERATION_FACTOR if n_tokens == 1 else n_tokens)
+    layer_tokens = count_step(n_rows) if n_tokens == 1 else n_rows * n_tokens
     done.add(layer_tokens * (TRAINING_FACTOR if is_grad_enabled() else 1))

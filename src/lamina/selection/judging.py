@@ -56,6 +56,7 @@ NO_PROPOSAL = (
 
 def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
+    request.expect_sets()
     options = request.selector
     member_calibration, judges_by_calibration = split_documents(request.calibrations, options)
     proposals, unit_ranks = propose_sets(request, member_calibration)

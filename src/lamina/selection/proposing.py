@@ -10,6 +10,7 @@ from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.capture import capture_similarities
+from lamina.models import workload
 from lamina.models.units import all_units, parse_unit, units_of_layers
 from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
@@ -148,6 +149,7 @@ class _Proposer:
             removable_units,
             token_budget=request.token_budget,
         )
+        workload.done.advance(len(removable_units))
         columns = from_table(parquet.from_rows("sweeps", sweep_rows, removed=0, **request.keys))
         chance_accuracy = calibration.facts["chance_accuracy"]
         context = Context(chance_accuracy, request.score, seed=request.selector.seed)

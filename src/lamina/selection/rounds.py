@@ -1,11 +1,13 @@
 """A forecast of what a search will measure: rounds of made-up sets in place of the real ones.
 
-A strategy that searches has a function `foresee_rounds(space, options)`, which gives them.
-`lamina_workflow.cost` counts the work of measuring them.
+A strategy that searches may have a function `foresee_rounds(space, options)`, which gives them.
+`lamina_workflow.cost` counts the work of measuring them, and a search says how many of their sets
+it has measured.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate
 from lamina.selection.plans import UnitPrices
@@ -29,3 +31,25 @@ class Round(NamedTuple):
     share: float
     """Share of the samples that choose, or of those that judge, without those measured before."""
     is_judging: bool = False
+
+
+def foresee_rounds(space: SearchSpace, options: Any) -> Iterable[Round]:
+    """The rounds of a search; none if its strategy foresees none.
+
+    options: Those of the selector.
+    """
+    strategy = import_module(f"{options.PACKAGE}.{options.strategy}")
+    if not hasattr(strategy, "foresee_rounds"):
+        return ()
+    rounds: Iterable[Round] = strategy.foresee_rounds(space, options)
+    return rounds
+
+
+def count_sets(candidates: Iterable[Candidate]) -> int:
+    """How many sets of units candidates lack, in whatever form; the base model is none."""
+    return len({candidate.removed for candidate in candidates if candidate.removed})
+
+
+def choosing_share(own: str, options: Any) -> float:
+    """The share of the variants' own calibration that chooses; the rest of it judges."""
+    return 1.0 if options.judge not in (None, own) else 1.0 - options.held_back

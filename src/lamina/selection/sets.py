@@ -15,6 +15,7 @@ from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
+from lamina.models import workload
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import METRICS
@@ -23,6 +24,7 @@ from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import DonorModels, Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
+from lamina.selection.rounds import SearchSpace, choosing_share, count_sets, foresee_rounds
 from lamina.selection.trials import (
     SearchResult,
     Trials,
@@ -91,6 +93,18 @@ class SearchRequest:
             return UnitPrices(self.selector.units)
         return UnitPrices("both", self.selector.attention(self.manifest["attention_share"]))
 
+    def expect_sets(self) -> None:
+        """Say in the log of the job how many sets the search will have measured."""
+        own_calibration, calibration = next(iter(self.calibrations.items()))
+        n_tokens = sum(len(sequence) for sequence in calibration.sequences())
+        choosing_tokens = n_tokens * choosing_share(own_calibration, self.selector)
+        space = SearchSpace(self.units, self.sizes, self.prices, choosing_tokens)
+        n_sets = sum(
+            count_sets(search_round.candidates)
+            for search_round in foresee_rounds(space, self.selector)
+        )
+        workload.done.expect(n_sets, "sets")
+
     def make_plan(self, size: int, **columns: Any) -> Plan:
         """The plan of a size, with these columns."""
         return Plan(
@@ -105,6 +119,7 @@ class SearchRequest:
 
 def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all sizes, and the rows of table `searches` without its keys."""
+    request.expect_sets()
     selector = request.selector
     calibration = next(iter(request.calibrations.values()))
     samples = calibration.samples

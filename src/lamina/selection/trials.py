@@ -22,6 +22,7 @@ from lamina.errors import LaminaError
 from lamina.models import workload
 from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
+from lamina.selection.rounds import count_sets
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
@@ -175,6 +176,7 @@ class Trials:
         units = [sorted(candidate.removed) for candidate in candidates]
         logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
         if logged_measurement:
+            workload.done.advance(count_sets(candidates))
             workload.done.earlier += logged_measurement["layer_tokens"]
             return np.array(logged_measurement["losses"]), logged_measurement["layer_tokens"]
 
@@ -183,6 +185,7 @@ class Trials:
         losses = np.asarray(measured_losses, dtype=float)
         losses = np.where(np.isnan(losses), np.inf, losses)
         layer_tokens = self._count_layer_tokens() - layer_tokens_before
+        workload.done.advance(count_sets(candidates))
         if self._log:
             self._log.append(
                 {

@@ -33,6 +33,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.forecast import STAGES, Stage
 from lamina_workflow.cost.searches import SearchedModel, search_work
 from lamina_workflow.cost.work import (
+    BENCHMARK_BATCH,
     WEIGHTS,
     Tokens,
     benchmark_work,
@@ -41,10 +42,10 @@ from lamina_workflow.cost.work import (
     remaining_units,
     sweep_work,
     timing_work,
+    writing_tokens,
 )
 from lamina_workflow.study import requests, sweeps
 
-BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 N_COMPARED_SETS = 40  # of a size that a search compares, roughly
 # Bytes of a row of samples: in the job's own file, in the gathered table and in the database.
 SAMPLE_ROW_BYTES = 150
@@ -171,12 +172,17 @@ def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
     n_row_tokens = 0
     line_lengths: list[int] = []
     n_scored = 0
+    n_answer_tokens = 0
+    n_written_tokens = 0
     for index, sample in enumerate(samples):
         distinct_inputs = {row.context + row.continuation[:-1] for row in sample.rows}
         n_row_tokens += sum(len(token_ids) for token_ids in distinct_inputs)
         for line in packing.pack_sample(index, sample):
             line_lengths.append(len(line.tokens))
             n_scored += len(packing.scored_positions(line))
+        answer_length = len(sample.rows[sample.gold].continuation)
+        n_answer_tokens += answer_length if sample.kind != "text" else 0
+        n_written_tokens += answer_length if sample.kind == "generated" else 0
     return Tokens(
         samples=len(samples),
         packed=sum(line_lengths),
@@ -185,8 +191,10 @@ def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
         longest=max(line_lengths, default=0),
         scored=n_scored,
         lines=tuple(sorted(line_lengths)),
+        answers=n_answer_tokens,
+        written=n_written_tokens,
         asked=sum(len(sample.rows[sample.gold].context) for sample in asked),
-        written=longest_answer * len(asked),
+        longest_written=longest_answer * len(asked),
     )
 
 
@@ -363,13 +371,13 @@ class Works:
                 continue
             n_sweeps += 1
             n_models = 1 + len(remaining_units(self.manifests[model]["n_layers"], removed, kind))
-            n_tokens += n_models * self.calibration_tokens[model, calibration].written
+            n_tokens += n_models * self.calibration_tokens[model, calibration].longest_written
         n_searches = 0
         for (model, calibration, selector), sizes in requests.list_searches(self.config).items():
             asked = self._asked_in_search(model, calibration, selector)
             n_searches += bool(asked.samples)
             n_models = len(sizes) * _count_finalists(self.config.selectors[selector])
-            n_tokens += n_models * asked.written
+            n_tokens += n_models * asked.longest_written
         if not n_tokens:
             return []
         return [
@@ -569,7 +577,9 @@ class Works:
             removed_together: list[int] = []
             removed_alone: list[int] = []
             for variant in variants:
-                removals = removed_together if self._is_candidate(variant) else removed_alone
+                # Each variant writes its answers alone.
+                is_together = self._is_candidate(variant) and not tokens.written
+                removals = removed_together if is_together else removed_alone
                 removals.append(variant.removed)
             work_count = benchmark_work(
                 tokens, manifest["n_layers"], removed_together, removed_alone
@@ -596,7 +606,9 @@ class Works:
             layers_left = sum(manifest["n_layers"] - variant.removed for variant in variants)
             # The likeliest answer and the samples, taken to be as long as the right answers.
             n_answers = 1 + options.samples if options else 0
-            layer_tokens = float(n_answers * tokens.stream * layers_left)
+            n_prompt_tokens = tokens.stream - tokens.answers
+            n_tokens = n_prompt_tokens + writing_tokens(tokens.answers, tokens.samples)
+            layer_tokens = float(n_answers * n_tokens * layers_left)
             yield JobsWork.of(
                 "benchmark",
                 [paths.generation(model, calibration, task, block)],

@@ -136,13 +136,27 @@ def parse_rate(text: str) -> float:
     return rate
 
 
+def run_beside(seconds: float, longest_seconds: float, n_parallel: int) -> float:
+    """How long jobs of so many seconds in all take, so many at a time.
+
+    Nothing runs beside the longest one, for most studies are a search and what waits for it.
+    """
+    return longest_seconds + (seconds - longest_seconds) / n_parallel
+
+
 def describe_remaining(
-    n_jobs: int, n_computing: int, seconds: float, start_seconds: StartSeconds, n_parallel: int
+    n_jobs: int,
+    n_computing: int,
+    seconds: float,
+    longest_seconds: float,
+    start_seconds: StartSeconds,
+    n_parallel: int,
 ) -> str:
     """The sentence about the jobs that are left to run.
 
     n_computing: how many jobs compute with a model.
     seconds: that these need in all, without their starts.
+    longest_seconds: that the longest of them needs.
     n_parallel: jobs at a time.
     """
     if not n_jobs:
@@ -152,7 +166,8 @@ def describe_remaining(
     return (
         f"{n_jobs:,} jobs are left to run. A job starts in {start_seconds.with_model:.1f} s, and "
         f"in {start_seconds.without_model:.1f} s where it computes with no model: in all about "
-        f"{format_duration(seconds / n_parallel)}, with {n_parallel} at a time."
+        f"{format_duration(run_beside(seconds, longest_seconds, n_parallel))}, with "
+        f"{n_parallel} at a time."
     )
 
 
@@ -169,7 +184,9 @@ def measure_start() -> StartSeconds:
 def _time_import(modules: str) -> float:
     """Seconds of a process that imports modules."""
     start_time = time.perf_counter()
-    subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
+    # Not of the terminal's processes: Ctrl-C ends this one, which ends it.
+    command = [sys.executable, "-c", f"import {modules}"]
+    subprocess.run(command, check=True, start_new_session=True)
     return time.perf_counter() - start_time
 
 
@@ -191,6 +208,7 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
     if not calibration_files or is_too_large:
         return None
 
+    print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
     import torch
 
     from lamina.data import calibrations
@@ -251,7 +269,6 @@ def main(arguments: Iterable[str] | None = None) -> None:
     n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
-        print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
         measured_rate = measure_rate(options.file.parent, options.calibrate)
 
     if measured_rate:
@@ -281,7 +298,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
     n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1
     n_parallel = n_gpus or min(N_JOBS_ON_CPU, n_cores)
-    print(describe_remaining(n_jobs, n_computing, seconds, starts, n_parallel))
+    longest_seconds = max((job["flops"] for job in costs["jobs"].values()), default=0.0) / rate
+    print(describe_remaining(n_jobs, n_computing, seconds, longest_seconds, starts, n_parallel))
     for note in costs["notes"]:
         print(note)
 

@@ -75,7 +75,9 @@ def forecast_sizes(
         seconds = sum(work.cost.flops for work in works) / machine.rate
         seconds += n_computing * machine.start_seconds.with_model
         seconds += (n_jobs - n_computing) * machine.start_seconds.without_model
-        forecasts.append(SizeForecast(n_samples, seconds / machine.n_parallel))
+        longest = max(work.cost.flops / work.cost.jobs for work in works) / machine.rate
+        taken_seconds = forecast.run_beside(seconds, longest, machine.n_parallel)
+        forecasts.append(SizeForecast(n_samples, taken_seconds))
     return forecasts
 
 

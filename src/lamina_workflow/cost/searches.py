@@ -1,7 +1,6 @@
 """The work of a search: of the rounds that its strategy foresees, and of the fits of its repairs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from importlib import import_module
 from typing import Any, NamedTuple
 
 from lamina.engine import packing
@@ -17,7 +16,7 @@ from lamina.options.metrics import METRICS
 from lamina.options.repairs import Repair
 from lamina.selection.looped import candidate_boundaries
 from lamina.selection.plans import UnitPrices
-from lamina.selection.rounds import Round, SearchSpace
+from lamina.selection.rounds import Round, SearchSpace, choosing_share, foresee_rounds
 from lamina_workflow.cost.work import Tokens, count_layers, draw_plan, patch_flops
 
 
@@ -65,21 +64,18 @@ def search_work(
         [unit for unit in all_of_kind if is_free[parse_unit(unit)[0]]],
         sizes,
         UnitPrices(options.units, model.attention_share),
-        tokens_by_calibration[own].stream * _choosing_share(own, options),
+        tokens_by_calibration[own].stream * choosing_share(own, options),
     )
     counter = _Counter(own, tokens_by_calibration, model, options, repairs)
-    strategy: Any = import_module(f"{options.PACKAGE}.{options.strategy}")
-    if hasattr(strategy, "foresee_rounds"):
-        for search_round in strategy.foresee_rounds(space, options):
-            counter.count(search_round)
+    has_judged = False
+    for search_round in foresee_rounds(space, options):
+        counter.count(search_round)
+        has_judged |= search_round.is_judging
+    # What rounds have judged already is not measured again.
     winners = [draw_plan(model.n_layers, size, options.units) for size in sizes]
-    counter.count(Round([Candidate(), *winners], 1.0, is_judging=True))
+    measured = [Candidate()] if has_judged else [Candidate(), *winners]
+    counter.count(Round(measured, 1.0, is_judging=True))
     return SearchWork(counter.layer_tokens, counter.naive_layer_tokens, counter.patch_flops)
-
-
-def _choosing_share(own: str, options: Any) -> float:
-    """The share of the variants' own calibration that chooses; the rest of it judges."""
-    return 1.0 if options.judge not in (None, own) else 1.0 - options.held_back
 
 
 class _Counter:
@@ -108,7 +104,7 @@ class _Counter:
         # What is judged on is not fitted on.
         judge = options.judge or own
         is_other = judge != own
-        self._choosing = {own: _choosing_share(own, options)}
+        self._choosing = {own: choosing_share(own, options)}
         self._judging = {judge: 1.0 if is_other else options.held_back}
         self._judging |= {name: options.held_back for name in options.also if name != judge}
         self._fitting = dict.fromkeys(options.also, 1.0 - options.held_back)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
 from lamina.models.units import all_units, replacement_unit
-from lamina.models.workload import GENERATION_FACTOR, TRAINING_FACTOR
+from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
 
+BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
 N_PREFILLS = 3  # prompts that a timed run reads
@@ -48,15 +49,19 @@ class Tokens:
     """Packed tokens whose logits are needed."""
     lines: tuple[int, ...] = ()
     """In each packed line, ascending."""
+    answers: int = 0
+    """In right answers to questions, with their stops."""
+    written: int = 0
+    """In those that a model writes itself, token by token."""
     asked: int = 0
     """In the questions of samples with written answers."""
-    written: int = 0
+    longest_written: int = 0
     """In the longest answers that may be written to them."""
 
     @property
-    def answer_tokens(self) -> int:
+    def answer_tokens(self) -> float:
         """Tokens of a prompt that take as long as all questions and their longest answers."""
-        return self.asked + GENERATION_FACTOR * self.written
+        return self.asked + writing_tokens(self.longest_written, self.samples)
 
     def scaled(self, samples: int) -> "Tokens":
         """The tokens of another number of samples with the same mean lengths."""
@@ -69,7 +74,9 @@ class Tokens:
             longest=self.longest,
             scored=round(self.scored * ratio),
             lines=self.lines,
+            answers=round(self.answers * ratio),
             asked=round(self.asked * ratio),
+            longest_written=round(self.longest_written * ratio),
             written=round(self.written * ratio),
         )
 
@@ -83,7 +90,9 @@ class Tokens:
             longest=max(self.longest, other.longest),
             scored=self.scored + other.scored,
             lines=tuple(sorted(self.lines + other.lines)),
+            answers=self.answers + other.answers,
             asked=self.asked + other.asked,
+            longest_written=self.longest_written + other.longest_written,
             written=self.written + other.written,
         )
 
@@ -165,7 +174,7 @@ def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
 def benchmark_work(
     tokens: Tokens, n_layers: int, removed_together: Sequence[int], removed_alone: Sequence[int]
 ) -> WorkCount:
-    """The work of measuring variants by log-likelihoods.
+    """The work of measuring variants by log-likelihoods, or by the answers that they write.
 
     removed_together: layers removed from each variant that is measured in one pass with the others.
         They share contexts, and layers up to their first difference. removed_alone: layers removed
@@ -180,10 +189,19 @@ def benchmark_work(
         layers_of_draws.append(grow_tree(plans, [], n_layers, True).layers)
     layers_alone = sum(n_layers - removed for removed in removed_alone)
     layers_together = sum(n_layers - removed for removed in removed_together)
+    layers_in_all = layers_together + layers_alone
+    written_layer_tokens = writing_tokens(tokens.written, tokens.samples) * layers_in_all
+    scored_layer_tokens = tokens.packed * fmean(layers_of_draws) + tokens.rows * layers_alone
     return WorkCount(
-        engine=tokens.packed * fmean(layers_of_draws) + tokens.rows * layers_alone,
-        naive=float(tokens.rows * (layers_together + layers_alone)),
+        engine=scored_layer_tokens + written_layer_tokens,
+        naive=tokens.rows * layers_in_all + written_layer_tokens,
     )
+
+
+def writing_tokens(n_tokens: int, n_samples: int) -> float:
+    """Tokens of prompts that take as long as writing so many tokens in answers to all samples."""
+    n_texts = max(1, min(n_samples, BENCHMARK_BATCH))
+    return n_tokens / n_texts * count_step(n_texts)
 
 
 def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int) -> float:
@@ -192,7 +210,7 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int)
     prompts: of all loads together.
     options: the configuration's `benchmarks: efficiency`.
     """
-    generated_tokens = GENERATION_FACTOR * prompts.samples * options.generate
+    generated_tokens = options.generate * sum(count_step(load.batch) for load in options.loads)
     tokens_per_run = N_PREFILLS * prompts.packed + generated_tokens
     return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
 

@@ -8,14 +8,29 @@ for the seconds before a run and after it. This module therefore imports next to
 
 import runpy
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 STOPPED = "Stopped. The same command goes on."
+INTERRUPTED = 130  # the status with which typer ends a command at Ctrl-C, without a word
+
+
+@contextmanager
+def ending_in_one_line() -> Iterator[None]:
+    """While open, Ctrl-C ends the program with one line."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(STOPPED)
+    except SystemExit as ending:
+        if ending.code == INTERRUPTED:
+            sys.exit(STOPPED)
+        raise
+
 
 if __name__ == "__main__":
     module = sys.argv.pop(1)
-    try:
+    with ending_in_one_line():
         if module == "snakemake":
             print("Listing what is left to do …", file=sys.stderr, flush=True)
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except KeyboardInterrupt:
-        sys.exit(STOPPED)

@@ -19,6 +19,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lamina_workflow.runtime.progress import JobRecord, RunProgress
+from lamina_workflow.runtime.schedule import Capacity
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED_EVENTS = {
@@ -37,14 +38,15 @@ _QUIET_EVENTS = {
 _QUIET_MESSAGES = re.compile(
     "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file "
     "|Singularity containers: |Group jobs: inactive|Removing temporary output"
-    "|Assuming unrestricted shared filesystem"
+    "|Assuming unrestricted shared filesystem|Nothing to be done|Complete log|Elapsed time"
 )
 # What the first failure says at the end, in the words of the job itself.
 _REPEATED_MESSAGES = re.compile(
     "(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete"
     "|Exiting because a job"
 )
-_SECONDS = 60.0  # between two lines in a pipe, at most
+_LOOK_SECONDS = 5.0  # between two looks at the jobs while none begins or ends
+_LINE_SECONDS = 60.0  # between two lines in a pipe, at most
 
 
 class LogHandler(LogHandlerBase):
@@ -65,6 +67,7 @@ class LogHandler(LogHandlerBase):
         self.drawn_line = ""  # that stands on the terminal
         self.is_stopped = False  # by Ctrl-C
         self.last_tenth = -1  # of the run, when the last line was written into a pipe
+        self.names_jobs = False  # whether a line in a pipe has named jobs
         self.last_written = 0.0  # when that was
         self._is_over = threading.Event()
         self.addFilter(
@@ -78,10 +81,14 @@ class LogHandler(LogHandlerBase):
         )
         self.setFormatter(DefaultFormatter(settings.quiet, settings.show_failed_logs))
 
-    def follow(self, workflow: Any, cost: Path) -> None:
-        """Show the jobs of this workflow; `make plan` writes the file `cost`, which may be missing."""
+    def follow(self, workflow: Any, cost: Path, machine: Capacity | None) -> None:
+        """Show the jobs of this workflow; `make plan` writes the file `cost`, which may be missing.
+
+        machine: That runs the jobs; None if they run on a cluster.
+        """
         self.workflow = workflow
         self.progress.cost = cost
+        self.progress.machine = machine
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count a record, or show it."""
@@ -133,7 +140,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             self._begin(fields["stats"], now)
         elif event == LogEvent.JOB_INFO:
-            progress.start(fields["jobid"], fields["rule_name"], now)
+            progress.start(fields["jobid"], fields["rule_name"], now, fields["threads"])
         elif event == LogEvent.JOB_FINISHED:
             progress.finish(fields["job_id"], now)
         else:
@@ -147,16 +154,20 @@ class LogHandler(LogHandlerBase):
         self.progress.job_counts = Counter(job_counts)
         self.progress.begun = now
         if self.workflow is not None:
-            for job in self.workflow.dag.needrun_jobs(exclude_finished=False):
-                log = Path(job.log[0]) if job.log else None
-                outputs = tuple(map(str, job.output))
-                computes = "gpu" in job.rule.resources
-                self.progress.jobs[job.jobid] = JobRecord(job.rule.name, outputs, log, computes)
-        threading.Thread(target=self._write_every_minute, daemon=True).start()
+            graph = self.workflow.dag
+            for job in graph.needrun_jobs(exclude_finished=False):
+                self.progress.jobs[job.jobid] = JobRecord(
+                    job.rule.name,
+                    tuple(map(str, job.output)),
+                    Path(job.log[0]) if job.log else None,
+                    computes="gpu" in job.rule.resources,
+                    needs=frozenset(needed.jobid for needed in graph.dependencies[job]),
+                )
+        threading.Thread(target=self._write_meanwhile, daemon=True).start()
 
-    def _write_every_minute(self) -> None:
-        """Write a line a minute also while no job begins or ends."""
-        while not self._is_over.wait(_SECONDS):
+    def _write_meanwhile(self) -> None:
+        """Write lines also while no job begins or ends; the first one names the first jobs."""
+        while not self._is_over.wait(_LOOK_SECONDS):
             with self.lock or threading.RLock():
                 if not self._is_over.is_set() and self.progress.running:
                     self._show_progress(time.time())
@@ -166,8 +177,13 @@ class LogHandler(LogHandlerBase):
         line = self.progress.line(now)
         if self.stream.isatty():
             self._draw(line)
-        elif tenth > self.last_tenth or now - self.last_written >= _SECONDS:
+        elif (
+            tenth > self.last_tenth
+            or (self.progress.running and not self.names_jobs)
+            or now - self.last_written >= _LINE_SECONDS
+        ):
             self.last_tenth = tenth
+            self.names_jobs = self.names_jobs or bool(self.progress.running)
             self.last_written = now
             self._write(line)
 

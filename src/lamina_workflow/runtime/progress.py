@@ -7,18 +7,25 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from lamina_workflow.runtime.resources import threads_of_job
+from lamina_workflow.runtime.schedule import Capacity, WaitingJob, schedule_jobs
+
 _REFRESH_SECONDS = 5.0  # between two computations of the time left, which reads files
 _MEASURED_SECONDS = 60.0  # seconds of jobs before anything is said of the time left
-_UNKNOWN_SECONDS = 1.0  # of a job that computes nothing, before one has ended
+_LIGHT_SECONDS = 1.0  # of a job that computes nothing, before one has ended
+# By which factor a job may take longer or shorter than forecast from its rule, and from others.
+_MEASURED = 1.25
+_UNKNOWN = 2.0
 _MAX_NAMED_RULES = 2  # in a line
+_LONG_SECONDS = 10.0  # of a job after which the line says how long it has run
 # What `lamina.models.workload` writes into the log of a job.
-_WORK_REPORT = re.compile(
-    r"([\d.e+]+) layer-tokens in ([\d.]+) s(?:, ([\d.e+]+) before it)?$", re.MULTILINE
+WORK_REPORT = re.compile(
+    r"([\d.e+]+) layer-tokens in ([\d.]+) s(?:, ([\d.e+]+) before it)?(?:, (\d+ of \d+ \w+))?$",
+    re.MULTILINE,
 )
 _LOG_TAIL = 4096  # bytes of a log in which its last report stands
 
@@ -29,11 +36,13 @@ class WorkReport(NamedTuple):
     layer_tokens: Those of its process.
     seconds: How long they took.
     earlier: The layer-tokens of killed processes whose results the job goes on from.
+    count: What it has done of what it does: `41 of 120 sets`. Empty if it does not count.
     """
 
     layer_tokens: float
     seconds: float
     earlier: float = 0.0
+    count: str = ""
 
     @classmethod
     def read(cls, log: Path | None) -> "WorkReport | None":
@@ -46,10 +55,11 @@ class WorkReport(NamedTuple):
                 tail = file.read().decode(errors="replace")
         except OSError:
             return None
-        reports = _WORK_REPORT.findall(tail)
+        reports = WORK_REPORT.findall(tail)
         if not reports:
             return None
-        return cls(*(float(number or 0) for number in reports[-1]))
+        *numbers, count = reports[-1]
+        return cls(*(float(number or 0) for number in numbers), count)
 
 
 @dataclass
@@ -58,6 +68,8 @@ class JobRecord:
 
     computes: Whether it loads a model. Then only jobs of its rule, or a forecast, say how long
         it takes.
+    needs: The jobs whose outputs it reads.
+    threads: That it takes; 0 where this is not known before it begins.
 
     Times are seconds on the clock of the run; None before the job began or ended.
     """
@@ -66,6 +78,8 @@ class JobRecord:
     outputs: tuple[str, ...] = ()
     log: Path | None = None
     computes: bool = False
+    needs: frozenset[int] = frozenset()
+    threads: int = 0
     started: float | None = None
     ended: float | None = None
     report: WorkReport | None = None
@@ -90,8 +104,15 @@ class JobRecord:
         return (self.report.layer_tokens + self.report.earlier) / self.layer_tokens
 
 
+class Guess(NamedTuple):
+    """Seconds that are probably between `seconds / factor` and `seconds * factor`."""
+
+    seconds: float
+    factor: float
+
+
 class _Measurement(NamedTuple):
-    """The seconds that forecast operations took."""
+    """The seconds of all threads together that forecast operations took."""
 
     seconds: float
     flops: float
@@ -107,30 +128,35 @@ class Pace:
     """How long jobs take, by those that have ended or report how far they are.
 
     start_seconds: Before a job computes.
-    by_rule: Seconds for a forecast operation, by rule.
-    overall: The same over all rules; None before any was measured.
+    by_rule: Seconds of one thread for a forecast operation, by rule.
     seconds_by_rule: Seconds of a job whose operations no forecast says, by rule.
-    light: The same over all jobs that compute nothing.
+    light_rules: The rules among these whose jobs compute nothing.
+
+    A rule of which nothing was measured is taken for the mean of the others, each of which counts
+    once: hundreds of short jobs say little of another rule.
     """
 
     start_seconds: float
     by_rule: dict[str, float]
-    overall: float | None
     seconds_by_rule: dict[str, float]
-    light: float
+    light_rules: set[str]
+    usual_threads: int = 1
 
     @classmethod
-    def measure(cls, jobs: Iterable[JobRecord], now: float) -> "Pace":
-        """The pace of the jobs of a run so far."""
+    def measure(cls, jobs: Iterable[JobRecord], now: float, usual_threads: int = 1) -> "Pace":
+        """The pace of the jobs of a run so far.
+
+        usual_threads: Of a job that computes, if it does not say its own.
+        """
         starts: list[float] = []
         measurements: dict[str, list[_Measurement]] = {}
         seconds_by_rule: dict[str, list[float]] = {}
-        light_seconds: list[float] = []
+        light_rules: set[str] = set()
         for job in jobs:
             if not job.flops and job.ended is not None:
                 seconds_by_rule.setdefault(job.rule, []).append(job.elapsed(now))
                 if not job.computes:
-                    light_seconds.append(job.elapsed(now))
+                    light_rules.add(job.rule)
             if not job.flops or not job.report:
                 continue
             done = 1.0
@@ -138,44 +164,47 @@ class Pace:
                 done = job.report.layer_tokens / job.layer_tokens
             else:
                 starts.append(max(0.0, job.elapsed(now) - job.report.seconds))
-            measurement = _Measurement(job.report.seconds, done * job.flops)
+            seconds = job.report.seconds * (job.threads or usual_threads)
+            measurement = _Measurement(seconds, done * job.flops)
             measurements.setdefault(job.rule, []).append(measurement)
-        every_measurement = list(chain(*measurements.values()))
         return cls(
             start_seconds=fmean(starts) if starts else 0.0,
             by_rule={rule: _seconds_per_flop(pairs) for rule, pairs in measurements.items()},
-            overall=_seconds_per_flop(every_measurement) if every_measurement else None,
             seconds_by_rule={rule: fmean(seconds) for rule, seconds in seconds_by_rule.items()},
-            light=fmean(light_seconds) if light_seconds else _UNKNOWN_SECONDS,
+            light_rules=light_rules,
+            usual_threads=usual_threads,
         )
 
-    def seconds_left(self, job: JobRecord, now: float) -> float | None:
-        """Seconds until a job ends.
-
-        None if nothing like it was measured, or if it has done more than was forecast.
-        """
-        if job.ended is not None:
-            return 0.0
-        if job.share is not None and job.report and job.report.layer_tokens:
-            if job.share >= 1:
-                return None
+    def guess_left(self, job: JobRecord, now: float) -> Guess | None:
+        """Seconds until a job ends; None if nothing like it was measured."""
+        if job.share is not None and job.report and job.report.layer_tokens and job.share < 1:
             done = job.report.layer_tokens / job.layer_tokens
-            return job.report.seconds * (1 - job.share) / done
+            seconds = job.report.seconds * (1 - job.share) / done
+            return Guess(seconds, 1 + (1 - job.share) / 2)
         forecast = self._forecast(job)
         if forecast is None:
             return None
+        elapsed = job.elapsed(now)
+        if elapsed < forecast.seconds:
+            return forecast._replace(seconds=forecast.seconds - elapsed)
         # One that takes longer than it should takes a little longer still.
-        return max(forecast - job.elapsed(now), job.elapsed(now) / 10)
+        return Guess(elapsed / 10, _UNKNOWN)
 
-    def _forecast(self, job: JobRecord) -> float | None:
+    def _forecast(self, job: JobRecord) -> Guess | None:
         """Seconds of a whole job; None if it computes and nothing like it was measured."""
-        if not job.flops:
-            unknown_seconds = None if job.computes else self.light
-            return self.seconds_by_rule.get(job.rule, unknown_seconds)
-        seconds_per_flop = self.by_rule.get(job.rule, self.overall)
-        if seconds_per_flop is None:
+        if job.flops:
+            if not self.by_rule:
+                return None
+            pace = self.by_rule.get(job.rule, fmean(self.by_rule.values()))
+            threads = job.threads or self.usual_threads
+            seconds = self.start_seconds + job.flops * pace / threads
+            return Guess(seconds, _MEASURED if job.rule in self.by_rule else _UNKNOWN)
+        if job.rule in self.seconds_by_rule:
+            return Guess(self.seconds_by_rule[job.rule], _MEASURED)
+        if job.computes:
             return None
-        return self.start_seconds + job.flops * seconds_per_flop
+        light_seconds = [self.seconds_by_rule[rule] for rule in self.light_rules]
+        return Guess(fmean(light_seconds or [_LIGHT_SECONDS]), _UNKNOWN)
 
 
 @dataclass
@@ -185,6 +214,7 @@ class RunProgress:
     job_counts: Jobs of each rule, and `total`.
     jobs: Those that have to run, by id.
     cost: The file that forecasts their work, if `make plan` has written it.
+    machine: That runs them; None if they run on a cluster.
     begun: When the run began.
     n_done: Jobs that have ended, by Snakemake's count.
     finished: The same by rule.
@@ -193,6 +223,7 @@ class RunProgress:
     job_counts: Counter[str] = field(default_factory=Counter)
     jobs: dict[int, JobRecord] = field(default_factory=dict)
     cost: Path | None = None
+    machine: Capacity | None = None
     begun: float = 0.0
     n_done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
@@ -200,9 +231,10 @@ class RunProgress:
     _time_left: str = ""
     _refreshed: float = -_REFRESH_SECONDS
 
-    def start(self, job: int, rule: str, now: float) -> None:
+    def start(self, job: int, rule: str, now: float, threads: int = 0) -> None:
         """Count a job that was started."""
         record = self.jobs.setdefault(job, JobRecord(rule))
+        record.threads = threads
         record.started = now
         record.ended = None
         record.report = None
@@ -220,52 +252,69 @@ class RunProgress:
         jobs = [job for job in self.jobs.values() if job.is_running]
         return sorted(jobs, key=lambda job: job.started or 0.0)
 
-    def seconds_left(self, now: float) -> float | None:
+    def guess_left(self, now: float) -> Guess | None:
         """Seconds to the end at the pace so far; None before a minute of work was measured."""
         self._read_forecast()
         for job in self.running:
             job.report = WorkReport.read(job.log)
-        jobs = list(self.jobs.values())
-        if sum(_measured_seconds(job, now) for job in jobs) < _MEASURED_SECONDS:
+        if sum(_measured_seconds(job, now) for job in self.jobs.values()) < _MEASURED_SECONDS:
             return None
-        pace = Pace.measure(jobs, now)
-        seconds_by_job: list[float] = []
-        for job in jobs:
-            seconds = pace.seconds_left(job, now)
-            if seconds is None:
+        usual_threads = threads_of_job(self.machine.cores if self.machine else None)
+        pace = Pace.measure(self.jobs.values(), now, usual_threads)
+        guesses: list[Guess] = []
+        waiting: dict[int, WaitingJob] = {}
+        for number, job in self.jobs.items():
+            if job.ended is not None:
+                continue
+            guess = pace.guess_left(job, now)
+            if guess is None:
                 return None
-            seconds_by_job.append(seconds)
-        # As many jobs run at a time as did so far, and none ends before it is done.
-        elapsed = sum(job.elapsed(now) for job in jobs)
-        n_parallel = max(1.0, elapsed / max(1.0, now - self.begun))
-        return max(sum(seconds_by_job) / n_parallel, max(seconds_by_job, default=0.0))
+            guesses.append(guess)
+            takes = Capacity(1)
+            if self.machine and job.computes:
+                takes = Capacity(job.threads or usual_threads, gpus=1)
+            waiting[number] = WaitingJob(guess.seconds, job.needs, takes, job.is_running)
+        seconds = sum(guess.seconds for guess in guesses)
+        if not seconds:
+            return Guess(0.0, 1.0)
+        mean_factor = sum(guess.seconds * guess.factor for guess in guesses) / seconds
+        # On a cluster, as many jobs run at a time as do now.
+        machine = self.machine or Capacity(max(1, len(self.running)))
+        return Guess(schedule_jobs(waiting, machine), mean_factor)
 
     def line(self, now: float) -> str:
         """The state of the run in one line, such as
-        `120 of 400 jobs (30 %), 21 min: search_plans 34 %, sweep_units 34 of 80; 20 to 30 min left`.
+        `120 of 400 jobs (30 %), 21 min: search_plans (41 of 120 sets, 34 %); 20 to 30 min left`.
         """
         if now - self._refreshed >= _REFRESH_SECONDS:
             self._refreshed = now
-            left = self.seconds_left(now)
-            self._time_left = ""
-            if left is not None:
-                self._time_left = f"; {spoken_range(left, now - self.begun)} left"
+            left = self.guess_left(now)
+            self._time_left = f"; {spoken_range(left)} left" if left else ""
         total = self.job_counts["total"]
         text = f"{self.n_done} of {total} jobs ({100 * self.n_done / max(1, total):.0f} %)"
         if now > self.begun:
             text += f", {format_seconds(now - self.begun)}"
-        rules = list(dict.fromkeys(job.rule for job in self.running))
+        running = self.running
+        rules = list(dict.fromkeys(job.rule for job in running))
         if rules:
-            described = [self._describe_rule(rule) for rule in rules[:_MAX_NAMED_RULES]]
+            described = [self._describe_rule(rule, now) for rule in rules[:_MAX_NAMED_RULES]]
             text += f": {', '.join(described)}"
         return text if self.n_done >= total else text + self._time_left
 
-    def _describe_rule(self, rule: str) -> str:
-        """A rule that runs, and how far it is."""
+    def _describe_rule(self, rule: str, now: float) -> str:
+        """A rule that runs, and how far it and the first of its jobs that run are."""
+        job = next(job for job in self.running if job.rule == rule)
+        text = rule
         if self.job_counts[rule] > 1:
-            return f"{rule} {self.finished[rule]} of {self.job_counts[rule]}"
-        share = next(job.share for job in self.running if job.rule == rule)
-        return rule if share is None or share >= 1 else f"{rule} {100 * share:.0f} %"
+            text += f" {self.finished[rule]} of {self.job_counts[rule]}"
+        details: list[str] = []
+        if job.report and job.report.count:
+            details.append(job.report.count)
+        if job.share is not None and job.share < 1:
+            details.append(f"{100 * job.share:.0f} %")
+        if not details and job.elapsed(now) >= _LONG_SECONDS:
+            details.append(format_seconds(job.elapsed(now)))
+        return f"{text} ({', '.join(details)})" if details else text
 
     def _read_forecast(self) -> None:
         """Give the jobs what the cost of the run says of them, if its file exists."""
@@ -296,23 +345,20 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def spoken_range(left: float, past: float) -> str:
-    """A forecast of `left` seconds after `past` ones, as a range: `20 to 30 min`.
-
-    The range is the wider, the less is past.
-    """
-    factor = 1 + 0.5 * left / (left + past)
-    if left * factor < 90:
+def spoken_range(left: Guess) -> str:
+    """A time left as a range, such as `20 to 30 min`."""
+    longest = left.seconds * left.factor
+    if longest < 90:
         return "less than 2 min"
-    if left * factor < 5400:
+    if longest < 5400:
         unit = "min"
         unit_seconds = 60.0
     else:
         unit = "h"
         unit_seconds = 3600.0
-    step = _rounding_step(left / unit_seconds, unit)
-    least = max(step, step * math.floor(left / factor / unit_seconds / step))
-    most = step * math.ceil(left * factor / unit_seconds / step)
+    step = _rounding_step(left.seconds / unit_seconds, unit)
+    least = max(step, step * math.floor(left.seconds / left.factor / unit_seconds / step))
+    most = step * math.ceil(longest / unit_seconds / step)
     return f"{least:g} to {most:g} {unit}" if least < most else f"about {most:g} {unit}"
 
 

@@ -5,6 +5,7 @@ that loads a model, the import leaves the script to a fork of a process that has
 already, if there is one: `lamina_workflow.runtime.forkserver`.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ from typing import Any
 
 from lamina.errors import report_errors
 from lamina_workflow.runtime import contents, devices, forkserver
+
+_WORKLOAD = "lamina.models.workload"  # which says in the log how far a job is
 
 
 @contextmanager
@@ -29,12 +32,13 @@ def run_script(snakemake: Any) -> Iterator[None]:
         _redirect_output(Path(snakemake.log[0]))
     n_gpus = snakemake.resources.get("gpu", 0)
     device_lock = devices.acquire_devices(int(n_gpus)) if n_gpus else nullcontext()
+    logging.getLogger(_WORKLOAD).setLevel(logging.DEBUG)
     expected_hashes = snakemake.params.get("content") or {}
     with report_errors(), device_lock:
         contents.check_contents(expected_hashes)
         yield
         # By name: the code digest of every job would follow an import statement.
-        workload = sys.modules.get("lamina.models.workload")
+        workload = sys.modules.get(_WORKLOAD)
         if workload is not None:
             workload.done.finish()
 

@@ -161,8 +161,14 @@ def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
     for size in space.sizes:
         orders = [generator.permutation(space.units).tolist() for _ in members]
         proposed = [frozenset(space.prices.take_enough(order, size)) for order in orders]
-        for around in proposed[:N_EXCHANGED]:
-            proposed += exchange_units(around, space.units, scores, options.exchanges, space.prices)
+        # The best sets are neighbours of each other, mostly, and have neighbours in common.
+        around = [proposed[0]]
+        for _ in range(N_EXCHANGED):
+            exchanged = exchange_units(
+                around[-1], space.units, scores, options.exchanges, space.prices
+            )
+            proposed += exchanged
+            around += exchanged[:1]
         entrants[size] = [Candidate(units) for units in dict.fromkeys(proposed)]
     seen_share = 0.0
     for share, n_survivors in ROUNDS:
