@@ -105,7 +105,8 @@ os.environ.update(
 # The environment of every job, for `--sdm conda`, as seen from a rule's file.
 ENVIRONMENT = "../envs/lamina.yaml"
 # Priorities of jobs: benchmarks wait for what these write, and the longest chain of jobs should
-# begin first.
+# begin first. The forecast of the time left waits for all that is prepared.
+PREPARING = 30
 CHOOSING = 20
 REPAIRING = 10
 # When the run began, for its wall time; on a cluster in the shared folder.

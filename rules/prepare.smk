@@ -31,7 +31,7 @@ rule dequantise_model:
         "results/jobs/dequantise_model/{checkpoint}.jsonl"
     wildcard_constraints:
         checkpoint="[^/]+",
-    priority: CHOOSING
+    priority: PREPARING
     conda:
         ENVIRONMENT
     params:
@@ -52,7 +52,7 @@ rule prepare_model:
         "logs/prepare_model/{model}.log",
     benchmark:
         "results/jobs/prepare_model/{model}.jsonl"
-    priority: CHOOSING
+    priority: PREPARING
     conda:
         ENVIRONMENT
     params:
@@ -93,7 +93,7 @@ rule prepare_calibration:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
         "results/jobs/prepare_calibration/{model}/{calibration}.jsonl"
-    priority: CHOOSING
+    priority: PREPARING
     conda:
         ENVIRONMENT
     params:
@@ -128,7 +128,7 @@ rule generate_answers:
         "logs/generate_answers/{model}/{calibration}.log",
     benchmark:
         "results/jobs/generate_answers/{model}/{calibration}.jsonl"
-    priority: CHOOSING
+    priority: PREPARING
     conda:
         ENVIRONMENT
     threads: share_of_cores
@@ -150,7 +150,7 @@ rule prepare_task:
         "logs/prepare_task/{task}.log",
     benchmark:
         "results/jobs/prepare_task/{task}.jsonl"
-    priority: CHOOSING
+    priority: PREPARING
     conda:
         ENVIRONMENT
     params:

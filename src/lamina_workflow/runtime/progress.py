@@ -3,8 +3,9 @@
 import json
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from lamina_workflow.runtime.resources import threads_of_job
 from lamina_workflow.runtime.schedule import Capacity, WaitingJob, schedule_jobs
 
-_REFRESH_SECONDS = 5.0  # between two computations of the time left, which reads files
+_REFRESH_SECONDS = 5.0  # between two computations of the time left, at least
 _MEASURED_SECONDS = 60.0  # seconds of jobs before anything is said of the time left
 _LIGHT_SECONDS = 1.0  # of a job that computes nothing, before one has ended
 # By which factor a job may take longer or shorter than forecast from its rule, and from others.
@@ -36,13 +37,13 @@ class WorkReport(NamedTuple):
     layer_tokens: Those of its process.
     seconds: How long they took.
     earlier: The layer-tokens of killed processes whose results the job goes on from.
-    count: What it has done of what it does: `41 of 120 sets`. Empty if it does not count.
+    counted: What it has done of what it does: `41 of 120 sets`. Empty if it does not count.
     """
 
     layer_tokens: float
     seconds: float
     earlier: float = 0.0
-    count: str = ""
+    counted: str = ""
 
     @classmethod
     def read(cls, log: Path | None) -> "WorkReport | None":
@@ -58,8 +59,8 @@ class WorkReport(NamedTuple):
         reports = WORK_REPORT.findall(tail)
         if not reports:
             return None
-        *numbers, count = reports[-1]
-        return cls(*(float(number or 0) for number in numbers), count)
+        layer_tokens, seconds, earlier, counted = reports[-1]
+        return cls(float(layer_tokens), float(seconds), float(earlier or 0), counted)
 
 
 @dataclass
@@ -111,18 +112,6 @@ class Guess(NamedTuple):
     factor: float
 
 
-class _Measurement(NamedTuple):
-    """The seconds of all threads together that forecast operations took."""
-
-    seconds: float
-    flops: float
-
-
-def _seconds_per_flop(measurements: Sequence[_Measurement]) -> float:
-    seconds = sum(measurement.seconds for measurement in measurements)
-    return seconds / sum(measurement.flops for measurement in measurements)
-
-
 @dataclass
 class Pace:
     """How long jobs take, by those that have ended or report how far they are.
@@ -131,6 +120,7 @@ class Pace:
     by_rule: Seconds of one thread for a forecast operation, by rule.
     seconds_by_rule: Seconds of a job whose operations no forecast says, by rule.
     light_rules: The rules among these whose jobs compute nothing.
+    usual_threads: Of a job that computes, if it does not say its own.
 
     A rule of which nothing was measured is taken for the mean of the others, each of which counts
     once: hundreds of short jobs say little of another rule.
@@ -144,32 +134,32 @@ class Pace:
 
     @classmethod
     def measure(cls, jobs: Iterable[JobRecord], now: float, usual_threads: int = 1) -> "Pace":
-        """The pace of the jobs of a run so far.
-
-        usual_threads: Of a job that computes, if it does not say its own.
-        """
+        """The pace of the jobs of a run so far."""
         starts: list[float] = []
-        measurements: dict[str, list[_Measurement]] = {}
+        computed_seconds: dict[str, float] = {}
+        computed_flops: dict[str, float] = {}
         seconds_by_rule: dict[str, list[float]] = {}
         light_rules: set[str] = set()
         for job in jobs:
-            if not job.flops and job.ended is not None:
+            if job.flops and job.report:
+                done = 1.0
+                if job.ended is None:
+                    done = job.report.layer_tokens / job.layer_tokens
+                else:
+                    starts.append(max(0.0, job.elapsed(now) - job.report.seconds))
+                threads = job.threads or usual_threads
+                seconds = threads * job.report.seconds
+                computed_seconds[job.rule] = computed_seconds.get(job.rule, 0.0) + seconds
+                computed_flops[job.rule] = computed_flops.get(job.rule, 0.0) + done * job.flops
+            elif not job.flops and job.ended is not None:
                 seconds_by_rule.setdefault(job.rule, []).append(job.elapsed(now))
                 if not job.computes:
                     light_rules.add(job.rule)
-            if not job.flops or not job.report:
-                continue
-            done = 1.0
-            if job.ended is None:
-                done = job.report.layer_tokens / job.layer_tokens
-            else:
-                starts.append(max(0.0, job.elapsed(now) - job.report.seconds))
-            seconds = job.report.seconds * (job.threads or usual_threads)
-            measurement = _Measurement(seconds, done * job.flops)
-            measurements.setdefault(job.rule, []).append(measurement)
         return cls(
             start_seconds=fmean(starts) if starts else 0.0,
-            by_rule={rule: _seconds_per_flop(pairs) for rule, pairs in measurements.items()},
+            by_rule={
+                rule: computed_seconds[rule] / computed_flops[rule] for rule in computed_flops
+            },
             seconds_by_rule={rule: fmean(seconds) for rule, seconds in seconds_by_rule.items()},
             light_rules=light_rules,
             usual_threads=usual_threads,
@@ -227,9 +217,9 @@ class RunProgress:
     begun: float = 0.0
     n_done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    # What the line said last of the time left, and when.
+    # What the line said last of the time left, and when it is computed again.
     _time_left: str = ""
-    _refreshed: float = -_REFRESH_SECONDS
+    _next_refresh: float = 0.0
 
     def start(self, job: int, rule: str, now: float, threads: int = 0) -> None:
         """Count a job that was started."""
@@ -286,10 +276,13 @@ class RunProgress:
         """The state of the run in one line, such as
         `120 of 400 jobs (30 %), 21 min: search_plans (41 of 120 sets, 34 %); 20 to 30 min left`.
         """
-        if now - self._refreshed >= _REFRESH_SECONDS:
-            self._refreshed = now
+        if now >= self._next_refresh:
+            begun = time.perf_counter()
             left = self.guess_left(now)
             self._time_left = f"; {spoken_range(left)} left" if left else ""
+            # Of a hundred thousand jobs it takes seconds; a twentieth of the time may go into it.
+            seconds = 20 * (time.perf_counter() - begun)
+            self._next_refresh = now + max(_REFRESH_SECONDS, seconds)
         total = self.job_counts["total"]
         text = f"{self.n_done} of {total} jobs ({100 * self.n_done / max(1, total):.0f} %)"
         if now > self.begun:
@@ -308,8 +301,8 @@ class RunProgress:
         if self.job_counts[rule] > 1:
             text += f" {self.finished[rule]} of {self.job_counts[rule]}"
         details: list[str] = []
-        if job.report and job.report.count:
-            details.append(job.report.count)
+        if job.report and job.report.counted:
+            details.append(job.report.counted)
         if job.share is not None and job.share < 1:
             details.append(f"{100 * job.share:.0f} %")
         if not details and job.elapsed(now) >= _LONG_SECONDS:
@@ -320,6 +313,8 @@ class RunProgress:
         """Give the jobs what the cost of the run says of them, if its file exists."""
         if self.cost is None or any(job.flops for job in self.jobs.values()):
             return
+        if any(not job.ended and str(self.cost) in job.outputs for job in self.jobs.values()):
+            return  # the file is that of an earlier configuration
         with suppress(OSError, ValueError, KeyError, TypeError):
             forecast = json.loads(self.cost.read_text(encoding="utf-8"))["jobs"]
             for job in self.jobs.values():
