@@ -4,9 +4,9 @@
 --
 -- One row per number of config/papers/expected.csv that this run has measured too: models by their
 -- source, the rest by the names that config/papers/*.yaml give. A column of several tasks is their
--- mean.
--- published, ours       share of right answers; stderr: standard error of ours over n_samples test
---                       documents
+-- mean. Replicates of a selector count by the name of their group, as their mean.
+-- published, ours       share of right answers, or perplexity; stderr: standard error of ours over
+--                       n_samples test documents, and over the replicates
 -- within                whether the two differ by at most two standard errors; null where the error
 --                       is unknown
 -- Empty where no variant of a paper was benchmarked on the tasks of its table.
@@ -17,13 +17,21 @@ WITH published AS (
     INTO NAME task VALUE published
 ),
 asked AS (SELECT p.*, unnest(string_split(p.task, ' ')) AS each FROM published AS p),
+draws AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL),
 measured AS (  -- the metric that a paper names, else the task's main one
-    SELECT NULL AS named, * FROM scores
+    SELECT NULL AS named, model, calibration, selector, removed, repair, healing, task, metric, value, stderr, n_samples
+    FROM scores ANTI JOIN draws USING (model, selector)
     UNION ALL
-    SELECT metric AS named, * FROM against_base WHERE part_of IS NULL
+    SELECT metric AS named, model, calibration, selector, removed, repair, healing, task, metric, value, stderr, n_samples
+    FROM against_base ANTI JOIN draws USING (model, selector)
+    WHERE part_of IS NULL
+    UNION ALL
+    SELECT NULL AS named, model, calibration, selector, removed, repair, healing, task, metric, value,
+        root(stderr ** 2 + coalesce(spread ** 2 / n_selectors, 0)) AS stderr, n_samples
+    FROM score_means WHERE n_selectors > 1
 ),
 compared AS (
-    SELECT p.paper, p.table_number, s.model, s.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
+    SELECT p.paper, p.table_number, s.model, p.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
         string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
         mean_stderr(s.value, s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
     FROM asked AS p

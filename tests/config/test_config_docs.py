@@ -105,6 +105,8 @@ def list_used_names(configuration: Configuration, section: str) -> set[str]:
             names.update(repair.data)
         for healing in configuration.healings.values():
             names.update(healing.weights("own"))
+        for calibration in configuration.calibrations.values():
+            names.update(getattr(calibration, "mixture", []))
     return names
 
 

@@ -2,12 +2,16 @@
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import yaml
 
+from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.report import answers, database
+from lamina_workflow.study import requests
 from tests import ROOT
 from tests.given.planted_tables import BASE_KEY
 from tests.given.plausible_tables import write_tables
@@ -31,9 +35,59 @@ MODEL = dict(model="mine", source=SOURCE, n_layers=32)
 NINE_TASKS = "arc_challenge arc_easy boolq copa hellaswag openbookqa race rte winogrande".split()
 
 
-def comparison_rows(folder: Path, benchmarks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+PAPERS = {
+    "2605.14075": "rethinking-layer-relevance",
+    "2403.17887": "deeper-layers",
+    "2605.15491": "ghosted-layers",
+}
+
+
+class Number(NamedTuple):
+    """A number that a paper prints, and the variant that it is of."""
+
+    table: str
+    source: str
+    calibration: str
+    recipe: tuple[str, int, str, str]  # selector, removed, repair, healing
+    metric: str
+    tasks: tuple[str, ...]  # several have the mean of their numbers
+    value: float
+
+
+def list_numbers(paper: str) -> list[Number]:
+    """The numbers of `expected.csv` that one paper prints."""
+    numbers = []
+    with EXPECTED.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
+    for row in rows:
+        recipe = (row["selector"], int(row["removed"]), row["repair"], row["healing"])
+        variant = (row["table"], row["source"], row["calibration"], recipe, row["metric"])
+        for tasks in row.keys() - set(KEYS):
+            if row[tasks]:
+                numbers.append(Number(*variant, tuple(tasks.split()), float(row[tasks])))
+    return numbers
+
+
+def read_paper(name: str) -> Configuration:
+    text = (ROOT / f"config/papers/{name}.yaml").read_text(encoding="utf-8")
+    return load_configuration(yaml.safe_load(text), ROOT)
+
+
+def list_measured(config: Configuration) -> set[tuple[Any, ...]]:
+    """(source, calibration, selector, removed, repair, healing, task) of all that studies measure."""
+    measured = set()
+    for model, calibration, task, block in requests.benchmark_blocks(config):
+        for v in requests.block_variants(config, model, calibration, task, block):
+            recipe = (v.selector, v.removed, v.repair, v.healing)
+            measured.add((config.models[model].source, calibration, *recipe, task))
+    return measured
+
+
+def comparison_rows(
+    folder: Path, benchmarks: list[dict[str, Any]], plans: list[dict[str, Any]] | None = None
+) -> list[dict[str, Any]]:
     """What a run of the model with these benchmarks answers to `what_papers_report`."""
-    files = write_tables(folder, models=[MODEL], benchmarks=benchmarks)
+    files = write_tables(folder, models=[MODEL], benchmarks=benchmarks, plans=plans or [])
     connection = database.connect_views(ROOT / "sql/views.sql", files)
     return answers.answer_question(connection, "what_papers_report")
 
@@ -119,26 +173,57 @@ def test_a_mean_with_an_unknown_error_has_none(tmp_path: Path) -> None:
     assert mean["within"] is None
 
 
-@pytest.mark.parametrize("paper", ["rethinking-layer-relevance", "ghosted-layers"])
-def test_every_number_is_of_a_variant_that_a_configuration_asks_for(paper: str) -> None:
-    """By the names in config/papers; numbers are shares above chance of four choices less noise."""
-    text = (ROOT / f"config/papers/{paper}.yaml").read_text(encoding="utf-8")
-    configuration = yaml.safe_load(text)
-    sources = {entry["source"] for entry in configuration["models"].values()}
-    tasks = configuration["benchmarks"]["tasks"].keys()
-    second_line = text.splitlines()[1]  # names the paper
-    with EXPECTED.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["paper"] in second_line]
+def test_five_random_draws_are_compared_as_their_mean(tmp_path: Path) -> None:
+    """Table 10 has .1972 for ARC-easy without 16 random layers, as a mean over five seeds."""
+    measured = dict(metric="acc_norm", stderr=0.03, n_samples=200, higher_is_better=True)
+    values = [0.16, 0.18, 0.20, 0.22, 0.24]
+    draws = ["random", *(f"random.{number}" for number in range(2, 6))]
+    variants = [
+        BASE_KEY | dict(model="mine", calibration="arc_easy", selector=draw, removed=16)
+        for draw in draws
+    ]
+    benchmarks = [BASE_KEY | measured | dict(model="mine", task="arc_easy", value=0.8)]
+    plans = []
+    for variant, value in zip(variants, values, strict=True):
+        benchmarks.append(variant | measured | dict(task="arc_easy", value=value))
+        plan_key = {name: variant[name] for name in ("model", "calibration", "selector", "removed")}
+        plans.append(plan_key | dict(unit="3", replicate_of="random"))
 
-    assert rows
-    for row in rows:
-        numbers = {name: float(row[name]) for name in row if name not in KEYS and row[name]}
-        assert numbers
-        assert all(0.19 <= number <= 0.9 for number in numbers.values())
-        assert set(" ".join(numbers).split()) == tasks
-        assert row["source"] in sources
-        assert int(row["removed"]) in {0, 7, 8, 11, 16, 24}
-        assert row["calibration"] in {"own", "none", *configuration["calibrations"]}
-        assert row["selector"] in {"none", *configuration["selectors"]}
-        assert row["repair"] in {"none", *configuration.get("repairs", ())}
-        assert row["healing"] in {"none", *configuration["healings"]}
+    rows = comparison_rows(tmp_path, benchmarks, plans)
+
+    [mean] = [row for row in rows if row["removed"] == 16]
+    assert (mean["table_number"], mean["selector"]) == (10, "random")
+    assert mean["ours"] == pytest.approx(np.mean(values))
+    assert mean["stderr"] == pytest.approx((0.03**2 + np.var(values, ddof=1) / 5) ** 0.5)
+    assert mean["within"]
+
+
+@pytest.mark.parametrize("paper", ["2605.14075", "2605.15491"])
+def test_every_number_is_of_a_variant_that_a_configuration_measures(paper: str) -> None:
+    """Source, calibration, selector, size, repair, healing and task of each are in its studies."""
+    config = read_paper(PAPERS[paper])
+    measured = list_measured(config)
+
+    numbers = list_numbers(paper)
+
+    assert numbers
+    for number in numbers:
+        for task in number.tasks:
+            calibration = task if number.calibration == "own" else number.calibration
+            key = (number.source, calibration, *number.recipe, task)
+            assert key in measured, f"{number} is of no variant in config/papers/{PAPERS[paper]}.yaml"
+
+
+@pytest.mark.parametrize("paper", ["2605.14075", "2605.15491"])
+def test_numbers_are_shares_or_perplexities_with_their_table(paper: str) -> None:
+    for number in list_numbers(paper):
+        assert int(number.table) > 0
+        if number.metric == "perplexity":
+            assert number.value > 1
+        else:
+            assert 0.19 <= number.value <= 0.9
+
+
+def test_a_paper_without_a_table_of_scores_has_no_number() -> None:
+    """arXiv 2403.17887 prints figures only."""
+    assert list_numbers("2403.17887") == []
