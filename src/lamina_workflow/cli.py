@@ -22,6 +22,7 @@ from lamina.errors import LaminaError, report_errors
 from lamina.paths import PROJECT, RESULTS
 from lamina.variant import FORM
 from lamina.version import VERSION
+from lamina_workflow import paper_study
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
 from lamina_workflow.prune_study import (
     CONFIGURATION,
@@ -220,6 +221,63 @@ def run(configuration: Configuration = None, cores: Cores = "all") -> None:
     """
     _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY)
     _print_ending(Path.cwd(), configuration)
+
+
+@app.command()
+def paper(
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(paper_study.PAPERS)}: a file of config/papers.")
+    ],
+    small: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder with config.json or a .gguf file: one small model in the place of all.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --small: a folder of questions and texts, in the place of the hub's.",
+            show_default=False,
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(help="With --small: most questions or texts of a calibration or test.")
+    ] = paper_study.SAMPLES,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --small: folder for the study; by default lamina-NAME.", show_default=False
+        ),
+    ] = None,
+    cores: Cores = "all",
+) -> None:
+    """Run the studies of a paper, and compare what it prints with what they measure.
+
+    With --small, the same studies run with few samples on one small model: every row comes out, with
+    other numbers. The same command goes on after an interruption.
+
+    ```
+    lamina paper ghosted-layers
+    lamina paper ghosted-layers --small models/mine --data questions-and-texts
+    ```
+    """
+    if small is None:
+        _run_paper(Path.cwd(), cores, Path(paper_study.locate_paper(name)))
+        return
+    folder = folder or Path(f"lamina-{name}")
+    notes = paper_study.write_small_paper(name, small, data, folder, samples)
+    typer.echo("\n".join(notes))
+    _run_paper(folder, cores, Path(paper_study.CONFIGURATION))
+
+
+def _run_paper(folder: Path, cores: str, configuration: Path) -> None:
+    """Run a paper's configuration in a folder, and print its numbers beside the measured ones."""
+    _run_snakemake(folder, cores, configuration, *WHOLE_STUDY)
+    _print_ending(folder, configuration)
+    with chdir(folder):
+        _run_module("lamina_workflow.report.shell", "what_papers_report")
 
 
 @app.command()
