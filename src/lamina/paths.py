@@ -3,6 +3,7 @@
 A `key` is that of a plan: `model/calibration/selector`. `results` is the folder of results.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,6 +25,20 @@ def find_project(source: Path) -> Path:
 
 
 PROJECT = find_project(_SOURCE)
+PLUGINS = "LAMINA_PLUGINS"
+"""The variable of the environment with folders that add modules to packages of lamina."""
+
+
+def plugin_folders() -> list[Path]:
+    """The folders of modules outside lamina: below them, `lamina/…/NAME.py` as below `src`."""
+    written = os.environ.get(PLUGINS, "")
+    return [Path(folder).expanduser().resolve() for folder in written.split(os.pathsep) if folder]
+
+
+def plugin_packages(package: str) -> list[str]:
+    """What the folders of plug-ins add to the `__path__` of a package."""
+    folders = [folder.joinpath(*package.split(".")) for folder in plugin_folders()]
+    return [str(folder) for folder in folders if folder.is_dir()]
 
 
 def locate(file: str) -> str:

@@ -8,3 +8,7 @@ A kind of diagnosis is one module with its options, a subclass of `Diagnosis`, a
 of its own instead, which its `read_samples(path, tokenizer, options)` reads. `token_budget` bounds
 the token positions of one forward pass, padding included.
 """
+
+from lamina.paths import plugin_packages
+
+__path__.extend(plugin_packages(__name__))

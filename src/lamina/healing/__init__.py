@@ -12,3 +12,7 @@ Both use what no method needs to repeat:
     training    the optimiser steps, validation, the choice of the epoch, saved progress
     adapter     the two files of a trained variant
 """
+
+from lamina.paths import plugin_packages
+
+__path__.extend(plugin_packages(__name__))

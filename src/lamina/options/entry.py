@@ -5,6 +5,7 @@ The fields of an entry are its keys, with default, bounds and help; nothing else
 """
 
 import importlib
+import importlib.util
 import os
 import pkgutil
 import re
@@ -255,9 +256,11 @@ def _import_kinds(package: str, base: str) -> None:
     subclass_pattern = re.compile(rf"^class \w+\((\w+, )*{base}\)", re.MULTILINE)
     package_folders = importlib.import_module(package).__path__
     for module in pkgutil.iter_modules(package_folders):
-        file = Path(package_folders[0], f"{module.name}.py")
-        if file.is_file() and subclass_pattern.search(file.read_text("utf-8")):
-            importlib.import_module(f"{package}.{module.name}")
+        name = f"{package}.{module.name}"
+        spec = importlib.util.find_spec(name)
+        file = Path(spec.origin or "") if spec else Path()
+        if not module.ispkg and subclass_pattern.search(file.read_text("utf-8")):
+            importlib.import_module(name)
 
 
 def _check_named_entries(value: Any) -> Any:

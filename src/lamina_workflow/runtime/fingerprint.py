@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lamina.models.families import FAMILIES
 from lamina.options.metrics import ATTRIBUTES
-from lamina.paths import find_project
+from lamina.paths import find_project, plugin_folders
 
 _SOURCE = Path(__file__).resolve().parents[2]
 # Modules that are not followed unless a job names them, since they compute no number: the
@@ -153,13 +153,16 @@ def _reach(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
 
 
 def _find_file(name: str, root: Path) -> Path | None:
-    """The file of a module of lamina or of a script; None if there is none."""
+    """The file of a module of lamina, of a plug-in or of a script; None if there is none."""
     parts = name.split(".")
-    folder = root if parts[0] in _OWN_PACKAGES else find_project(root) / "workflow/scripts"
-    path = folder.joinpath(*parts)
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file():
-            return file
+    folders = [find_project(root) / "workflow/scripts"]
+    if parts[0] in _OWN_PACKAGES:
+        folders = [root, *plugin_folders()]
+    for folder in folders:
+        path = folder.joinpath(*parts)
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.is_file():
+                return file
     return None
 
 
