@@ -4,7 +4,6 @@ The models are their shapes, as their config.json have them; questions and docum
 `PYTHONPATH=src:. python reports/scripts/paper_plans.py` prints the tables of docs/papers.md.
 """
 
-import tempfile
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,8 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.estimate import Works, sum_by_stage
 from lamina_workflow.cost.forecast import Stage, format_bytes, format_duration
 from lamina_workflow.cost.work import Tokens
-from lamina_workflow.paper_study import PAPERS, Raw, read_paper
+from lamina_workflow.paper_data import Raw
+from lamina_workflow.paper_study import PAPERS, read_paper
 from tests import ROOT
 
 RATE = 100e12
@@ -159,7 +159,9 @@ def measured_tokens(config: Configuration, name: str) -> Tokens:
 def describe_model(name: str) -> tuple[dict[str, Any], Shape]:
     """What the estimate reads of a manifest, and the shape."""
     shape_name = name if name in SHAPES else name.partition("-")[0]
-    settings = AutoConfig.for_model(**SHAPES[shape_name], max_position_embeddings=4096, **_VOCABULARY)
+    settings = AutoConfig.for_model(
+        **SHAPES[shape_name], max_position_embeddings=4096, **_VOCABULARY
+    )
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(settings)
     n_layers = settings.num_hidden_layers
@@ -204,7 +206,9 @@ def row(name: str, raw: Raw, root: Path) -> str:
 def print_paper(name: str) -> None:
     """A row for each study, and one for all."""
     raw = read_paper(name)
-    print(f"\n{name}\n\n| study | jobs | all | of it training | memory | disk |\n|---|---|---|---|---|---|")
+    print(
+        f"\n{name}\n\n| study | jobs | all | of it training | memory | disk |\n|---|---|---|---|---|---|"
+    )
     for study_name, study in raw["studies"].items():
         models = {model: raw["models"][model] for model in study["models"]}
         alone = raw | {"models": models, "studies": {study_name: study}}

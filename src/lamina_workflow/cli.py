@@ -228,6 +228,10 @@ def paper(
     name: Annotated[
         str, typer.Argument(help=f"{', '.join(paper_study.PAPERS)}: a file of config/papers.")
     ],
+    study: Annotated[
+        list[str] | None,
+        typer.Option(help="A study of the file, which is run alone; may be repeated."),
+    ] = None,
     small: Annotated[
         str | None,
         typer.Option(
@@ -248,7 +252,7 @@ def paper(
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="With --small: folder for the study; by default lamina-NAME.", show_default=False
+            help="Folder for the study; by default lamina-NAME, and -STUDY.", show_default=False
         ),
     ] = None,
     cores: Cores = "all",
@@ -260,20 +264,14 @@ def paper(
 
     ```
     lamina paper ghosted-layers
+    lamina paper ghosted-layers --study repairs
     lamina paper ghosted-layers --small models/mine --data questions-and-texts
     ```
     """
-    if small is None:
-        _run_paper(Path.cwd(), cores, Path(paper_study.locate_paper(name)))
-        return
-    folder = folder or Path(f"lamina-{name}")
-    notes = paper_study.write_small_paper(name, small, data, folder, samples)
-    typer.echo("\n".join(notes))
-    _run_paper(folder, cores, Path(paper_study.CONFIGURATION))
-
-
-def _run_paper(folder: Path, cores: str, configuration: Path) -> None:
-    """Run a paper's configuration in a folder, and print its numbers beside the measured ones."""
+    request = paper_study.PaperRequest(name, tuple(study or ()), small, data, samples)
+    folder = folder or paper_study.default_folder(request)
+    typer.echo("\n".join(paper_study.write_paper(request, folder)))
+    configuration = Path(paper_study.CONFIGURATION)
     _run_snakemake(folder, cores, configuration, *WHOLE_STUDY)
     _print_ending(folder, configuration)
     with chdir(folder):

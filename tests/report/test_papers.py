@@ -1,86 +1,24 @@
 """Numbers of papers next to those of a run, against the files in config/papers."""
 
-import csv
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.paper_study import PAPERS, read_paper
 from lamina_workflow.report import answers, database
-from lamina_workflow.study import requests
 from tests import ROOT
+from tests.given.papers import list_measured, list_numbers
 from tests.given.planted_tables import BASE_KEY
 from tests.given.plausible_tables import write_tables
 
-EXPECTED = ROOT / "config/papers/expected.csv"
-# The columns of `expected.csv` that are not a task's number.
-KEYS = (
-    "paper",
-    "table",
-    "source",
-    "calibration",
-    "selector",
-    "removed",
-    "repair",
-    "healing",
-    "metric",
-)
+NAMES = {paper: name for name, paper in PAPERS.items()}
 SOURCE = "meta-llama/Meta-Llama-3-8B"
 MODEL = dict(model="mine", source=SOURCE, n_layers=32)
 # The nine tasks of table 2 in arXiv:2605.15491.
 NINE_TASKS = "arc_challenge arc_easy boolq copa hellaswag openbookqa race rte winogrande".split()
-
-
-PAPERS = {
-    "2605.14075": "rethinking-layer-relevance",
-    "2403.17887": "deeper-layers",
-    "2605.15491": "ghosted-layers",
-}
-
-
-class Number(NamedTuple):
-    """A number that a paper prints, and the variant that it is of."""
-
-    table: str
-    source: str
-    calibration: str
-    recipe: tuple[str, int, str, str]  # selector, removed, repair, healing
-    metric: str
-    tasks: tuple[str, ...]  # several have the mean of their numbers
-    value: float
-
-
-def list_numbers(paper: str) -> list[Number]:
-    """The numbers of `expected.csv` that one paper prints."""
-    numbers = []
-    with EXPECTED.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
-    for row in rows:
-        recipe = (row["selector"], int(row["removed"]), row["repair"], row["healing"])
-        variant = (row["table"], row["source"], row["calibration"], recipe, row["metric"])
-        for tasks in row.keys() - set(KEYS):
-            if row[tasks]:
-                numbers.append(Number(*variant, tuple(tasks.split()), float(row[tasks])))
-    return numbers
-
-
-def read_paper(name: str) -> Configuration:
-    text = (ROOT / f"config/papers/{name}.yaml").read_text(encoding="utf-8")
-    return load_configuration(yaml.safe_load(text), ROOT)
-
-
-def list_measured(config: Configuration) -> set[tuple[Any, ...]]:
-    """(source, calibration, selector, removed, repair, healing, task) of all that studies measure."""
-    measured = set()
-    for model, calibration, task, block in requests.benchmark_blocks(config):
-        for v in requests.block_variants(config, model, calibration, task, block):
-            recipe = (v.selector, v.removed, v.repair, v.healing)
-            measured.add((config.models[model].source, calibration, *recipe, task))
-    return measured
 
 
 def comparison_rows(
@@ -207,17 +145,15 @@ def test_five_random_draws_are_compared_as_their_mean(tmp_path: Path) -> None:
 @pytest.mark.parametrize("paper", ["2605.14075", "2605.15491"])
 def test_every_number_is_of_a_variant_that_a_configuration_measures(paper: str) -> None:
     """Source, calibration, selector, size, repair, healing and task of each are in its studies."""
-    config = read_paper(PAPERS[paper])
+    config = load_configuration(read_paper(NAMES[paper]), ROOT)
     measured = list_measured(config)
 
     numbers = list_numbers(paper)
 
     assert numbers
     for number in numbers:
-        for task in number.tasks:
-            calibration = task if number.calibration == "own" else number.calibration
-            key = (number.source, calibration, *number.recipe, task)
-            assert key in measured, f"{number} is of no variant in config/papers/{PAPERS[paper]}.yaml"
+        missing = set(number.measurements()) - measured
+        assert not missing, f"config/papers/{NAMES[paper]}.yaml does not measure {number}"
 
 
 @pytest.mark.parametrize("paper", ["2605.14075", "2605.15491"])
