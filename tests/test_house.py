@@ -32,7 +32,7 @@ LAYERS = [
     {"cost", "checks"},
     {"report"},
     {"stages"},
-    {"prune_study", "commands"},
+    {"prune_study", "papers", "commands"},
     {"cli"},
     {"__main__"},
 ]
@@ -45,6 +45,7 @@ WORKFLOW = {
     "report",
     "stages",
     "prune_study",
+    "papers",
     "commands",
     "cli",
     "__main__",

@@ -19,8 +19,8 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.estimate import Works, sum_by_stage
 from lamina_workflow.cost.forecast import Stage, format_bytes, format_duration
 from lamina_workflow.cost.work import Tokens
-from lamina_workflow.paper_data import Raw
-from lamina_workflow.paper_study import PAPERS, read_paper
+from lamina_workflow.papers.data import Raw
+from lamina_workflow.papers.study import PAPERS, read_paper
 from tests import ROOT
 
 RATE = 100e12

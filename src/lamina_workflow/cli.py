@@ -22,8 +22,14 @@ from lamina.errors import LaminaError, report_errors
 from lamina.paths import PROJECT, RESULTS
 from lamina.variant import FORM
 from lamina.version import VERSION
-from lamina_workflow import paper_study
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
+from lamina_workflow.papers.study import (
+    PAPERS,
+    SAMPLES,
+    PaperRequest,
+    name_folder,
+    write_paper,
+)
 from lamina_workflow.prune_study import (
     CONFIGURATION,
     SAMPLE_SIZES,
@@ -225,9 +231,7 @@ def run(configuration: Configuration = None, cores: Cores = "all") -> None:
 
 @app.command()
 def paper(
-    name: Annotated[
-        str, typer.Argument(help=f"{', '.join(paper_study.PAPERS)}: a file of config/papers.")
-    ],
+    name: Annotated[str, typer.Argument(help=f"{', '.join(PAPERS)}: a file of config/papers.")],
     study: Annotated[
         list[str] | None,
         typer.Option(help="A study of the file, which is run alone; may be repeated."),
@@ -248,7 +252,7 @@ def paper(
     ] = None,
     samples: Annotated[
         int, typer.Option(help="With --small: most questions or texts of a calibration or test.")
-    ] = paper_study.SAMPLES,
+    ] = SAMPLES,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -268,10 +272,10 @@ def paper(
     lamina paper ghosted-layers --small models/mine --data questions-and-texts
     ```
     """
-    request = paper_study.PaperRequest(name, tuple(study or ()), small, data, samples)
-    folder = folder or paper_study.default_folder(request)
-    typer.echo("\n".join(paper_study.write_paper(request, folder)))
-    configuration = Path(paper_study.CONFIGURATION)
+    request = PaperRequest(name, tuple(study or ()), small, data, samples)
+    folder = folder or name_folder(request)
+    typer.echo("\n".join(write_paper(request, folder)))
+    configuration = Path(CONFIGURATION)
     _run_snakemake(folder, cores, configuration, *WHOLE_STUDY)
     _print_ending(folder, configuration)
     with chdir(folder):

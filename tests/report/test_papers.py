@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lamina_workflow.checks.load import load_configuration
-from lamina_workflow.paper_study import PAPERS, read_paper
+from lamina_workflow.papers.study import PAPERS, read_paper
 from lamina_workflow.report import answers, database
 from tests import ROOT
 from tests.given.papers import list_measured, list_numbers

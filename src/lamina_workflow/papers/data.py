@@ -85,11 +85,11 @@ def _list_datasets(raw: Raw) -> dict[str, DataSet]:
     for entries, usual_split in sections:
         for entry in entries.values():
             if "hub" in entry:
-                datasets.setdefault(name_folder(entry), DataSet()).add(entry, usual_split)
+                datasets.setdefault(name_dataset(entry), DataSet()).add(entry, usual_split)
     return datasets
 
 
-def name_folder(entry: Raw) -> str:
+def name_dataset(entry: Raw) -> str:
     """The folder of a data set, after its id."""
     return str(entry["hub"]).replace("/", "-")
 

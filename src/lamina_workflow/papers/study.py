@@ -29,7 +29,7 @@ from lamina.errors import LaminaError
 from lamina.options.entry import document_range
 from lamina.options.models import Model
 from lamina_workflow.checks.files import describe_model
-from lamina_workflow.paper_data import Raw, name_folder, write_data
+from lamina_workflow.papers.data import Raw, name_dataset, write_data
 
 PAPERS = {
     "rethinking-layer-relevance": "2605.14075",
@@ -72,7 +72,7 @@ class PaperRequest:
     n_samples: int = SAMPLES
 
 
-def default_folder(request: PaperRequest) -> Path:
+def name_folder(request: PaperRequest) -> Path:
     """The folder of a study of this paper."""
     return Path("-".join(["lamina", request.name, *request.studies]))
 
@@ -225,7 +225,7 @@ def _shrink_texts(entry: Raw, n_samples: int, has_data: bool) -> Raw:
     start = min(first, n_samples)
     small["documents"] = f"{start}:{start + n_documents}"
     if has_data:
-        small["hub"] = f"data/{name_folder(entry)}"
+        small["hub"] = f"data/{name_dataset(entry)}"
         for key in ("name", "revision"):
             small.pop(key, None)
     return small

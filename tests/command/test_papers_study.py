@@ -11,12 +11,12 @@ import yaml
 from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.paper_data import list_tasks, read_pool
-from lamina_workflow.paper_study import (
+from lamina_workflow.papers.data import list_tasks, read_pool
+from lamina_workflow.papers.study import (
     PAPERS,
     PaperRequest,
     SmallModel,
-    default_folder,
+    name_folder,
     read_paper,
     shrink,
     write_paper,
@@ -172,7 +172,7 @@ def test_a_study_can_run_alone_with_its_models(tmp_path: Path) -> None:
     assert written["studies"] == {"repairs": paper["studies"]["repairs"]}
     assert list(written["models"]) == paper["studies"]["repairs"]["models"]
     assert written["calibrations"] == paper["calibrations"]
-    assert default_folder(alone) == Path("lamina-ghosted-layers-repairs")
+    assert name_folder(alone) == Path("lamina-ghosted-layers-repairs")
 
 
 def test_a_study_of_one_model_is_compared_with_numbers_of_that_model(tmp_path: Path) -> None:
