@@ -177,7 +177,7 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
     text = read_text(path, where, "a .jsonl file with query, choices and gold in each line")
     questions: list[dict[str, Any]] = []
     for location, record in json_lines(text, f"{where}: {path}", _QUESTION_FORM):
-        if fault := _find_question_fault(record):
+        if fault := find_question_fault(record):
             raise LaminaError(f"{location}: {fault} {_QUESTION_FORM}")
         questions.append({key: record[key] for key in ("query", "choices", "gold")})
     if not questions:
@@ -227,7 +227,7 @@ def choices_fault(choices: list[Any], right: Collection[int]) -> str | None:
     return None
 
 
-def _find_question_fault(record: Any) -> str | None:
+def find_question_fault(record: Any) -> str | None:
     """A sentence that says why a line is no question; None if it is one."""
     if not isinstance(record, dict):
         return f"{shorten_value(record)} is not a question."

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from lamina.data.files import choices_fault
+from lamina.data.files import find_question_fault
 from lamina.errors import LaminaError
 from lamina.options.calibrations import TEMPLATE_FIELD
 
@@ -202,7 +202,7 @@ def read_pool(folder: Path) -> DataPool:
     for file in sorted(folder.iterdir()):
         if file.suffix == ".jsonl":
             records = list(_read_records(file))
-            asked = [record for record in records if _is_question(record)]
+            asked = [record for record in records if find_question_fault(record) is None]
             if asked:
                 questions[file.name] = asked
             documents += [record["text"] for record in records if _is_document(record)]
@@ -218,16 +218,6 @@ def _read_records(file: Path) -> Iterator[Raw]:
         record = json.loads(line)
         if isinstance(record, dict):
             yield record
-
-
-def _is_question(record: Raw) -> bool:
-    choices = record.get("choices")
-    return (
-        isinstance(record.get("query"), str)
-        and isinstance(record.get("gold"), int)
-        and isinstance(choices, list)
-        and choices_fault(choices) is None
-    )
 
 
 def _is_document(record: Raw) -> bool:

@@ -1,5 +1,6 @@
 """The error at a boundary by channel and repair [arXiv 2605.15491, figures 1 and 4]."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import duckdb
@@ -31,8 +32,8 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     return shown_rows
 
 
-def _order_run(rows: style.Rows) -> tuple[Any, ...]:
-    first = rows[0]
+def _order_run(rows: Iterable[Any]) -> tuple[Any, ...]:
+    first = next(iter(rows))
     length = first["end"] - first["start"]
     return (-first["n_repairs"], -first["removed"], -length, first["selector"], first["start"])
 

@@ -40,7 +40,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 def _draw_unit(axes: Axes, row: dict[str, Any], marker: style.LineStyle) -> None:
     """A point with the 95 % intervals of both scores, where they are known."""
-    ends = {}
+    ends: dict[str, Any] = {}
     for axis, metric in (("xerr", "cosine"), ("yerr", "accuracy")):
         score = row[metric]
         ci_low = row[f"{metric}_low"]
