@@ -36,6 +36,9 @@ METRIC_NAMES: AllowedNames = {
     "lamina/diagnosis/probe.py": {"accuracy"},
     "lamina_workflow/report/": {"accuracy", "cosine", "exact_match", "perplexity"},
     "lamina_workflow/report/figures/calibration_size.py": {"margin"},
+    "lamina_workflow/report/figures/layer_maps.py": {"angular"},
+    # Keys of the configurations of papers.
+    "lamina_workflow/papers/": {"exact_match", "perplexity"},
     # What lm-eval calls the same of a task.
     "lamina/data/": {"exact_match"},
     "lamina_workflow/checks/written.py": {"exact_match"},

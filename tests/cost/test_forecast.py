@@ -21,7 +21,8 @@ from tests.given import tiny
 def cost_file(tmp_path: Path) -> str:
     """A study of one sweep."""
     stage = Stage(1, flops=5e12, disk=3e9)
-    costs = {"stages": {"sweep": asdict(stage)}, "notes": []}
+    jobs = {"results/sweeps/a.parquet": {"layer_tokens": 100.0, "flops": stage.flops}}
+    costs = {"stages": {"sweep": asdict(stage)}, "jobs": jobs, "notes": []}
     parquet.write_text(tmp_path / "cost.json", json.dumps(costs))
     return str(tmp_path / "cost.json")
 
