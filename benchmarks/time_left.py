@@ -1,6 +1,8 @@
 """How true the time left was in runs that have ended: forecast / truth at each tenth of a run.
 
-    python benchmarks/time_left.py [--state] FOLDER…
+    python benchmarks/time_left.py [--lines] FOLDER…
+
+`!` stands where the truth is outside of the range that a line gives.
 
 A run is replayed from its folder: jobs, starts and ends from Snakemake's log (the latest, or the one
 that is named instead of a folder), reports of work from the logs of the jobs, and results/cost.json
@@ -16,7 +18,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lamina_workflow.runtime.progress import WORK_REPORT, JobRecord, RunProgress
+from lamina_workflow.runtime.progress import WORK_REPORT, Guess, JobRecord, RunProgress
 from lamina_workflow.runtime.schedule import Capacity
 
 TENTHS = range(1, 10)
@@ -130,6 +132,15 @@ class RecordedRun:
         return progress
 
 
+def describe_guess(left: Guess | None, truth: float) -> str:
+    """Forecast / truth, with ! where the truth is outside of the range."""
+    if left is None:
+        return "–"
+    ratio = left.seconds / truth
+    is_outside = not 1 / left.factor <= ratio <= left.factor
+    return f"{ratio:.2f}{'!' if is_outside else ''}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="FOLDER")
@@ -145,8 +156,7 @@ def main() -> None:
             for tenth in TENTHS:
                 now = run.begun + tenth / 10 * seconds
                 progress = run.replay(now, Path(scratch))
-                left = progress.guess_left(now)
-                ratios.append("–" if left is None else f"{left.seconds / (run.ended - now):.2f}")
+                ratios.append(describe_guess(progress.guess_left(now), run.ended - now))
                 lines.append(f"    {(run.ended - now) / 60:6.1f} min left: {progress.line(now)}")
         print(f"{run.folder.name:<16}{seconds:>8.0f}", *(f"{ratio:>7}" for ratio in ratios), sep="")
         if options.lines:

@@ -15,6 +15,9 @@ from lamina.engine import packing, sources, sweep
 from lamina.engine.candidates import Candidate, plan_sweep
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.models import workload
+from lamina.models.materialise import materialise
 from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
@@ -50,6 +53,26 @@ def test_a_sweep_does_about_the_estimated_work(removed_units: list[str]) -> None
     predicted, _ = work.sweep_work(tokens, 12, len(removed_units), "removal", "layer")
     # The rest is padding, and where the first removed layer really lies.
     assert session.layer_tokens == pytest.approx(predicted, rel=0.15)
+
+
+@pytest.mark.parametrize("removed", [0, 4])
+def test_writing_answers_does_about_the_estimated_work(removed: int) -> None:
+    """What lm-eval's own loop runs, in batches that go on until their longest answer ends."""
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
+    workload.count_work(model)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    task = lm_tasks.task_object("microworld_sorting", ROOT, split="train")
+    samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 96, 0)
+    benchmark = TaskBenchmark(lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 96)
+    variant = model
+    if removed:
+        variant = materialise(model, {"units": [str(layer) for layer in range(8 - removed, 8)]})
+    work_before = workload.done.layer_tokens
+    benchmark.score(variant, "variant")
+    measured = workload.done.layer_tokens - work_before
+
+    predicted, _ = work.benchmark_work(estimate.count_tokens(samples), 12, [], [removed])
+    assert measured == pytest.approx(predicted, rel=0.4)
 
 
 def equal_texts(count: int = 4, length: int = 12) -> list[Sample]:

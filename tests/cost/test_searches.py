@@ -115,3 +115,27 @@ def test_a_portfolio_costs_about_what_its_rounds_do(changes: dict[str, Any]) -> 
     predicted = searches.search_work("own", tokens, searched_model, [2, 3], selector, repairs)
     assert 1 / 1.4 < measured / predicted.layer_tokens < 1.4
     assert (predicted.patch_flops > 0) == bool(selector.repairs)
+
+
+@pytest.mark.parametrize("repairs", [[], ["ghost"]])
+def test_a_portfolio_counts_the_sets_that_it_measures(repairs: list[str]) -> None:
+    """Each in each round, however many forms it has; the members' removals of one layer first."""
+    options = {"strategy": "portfolio", "metric": "perplexity", "repairs": repairs}
+    ghost = Loop(
+        repair=Repair.from_options({"method": "ghost"}), weights=[("own", 1.0)], protect=[], seed=0
+    )
+    request = SearchRequest(
+        tiny.model(depth=8),
+        {"own": random_calibration(40, 12)},
+        Selector.from_options(options),
+        [2, 3],
+        {"model": "m", "calibration": "own", "selector": "s"},
+        loops=dict.fromkeys(repairs, ghost),
+    )
+    _, rows = judging.search_plans(request)
+
+    measured = {(row["stage"], *row["units"]) for row in rows if row["stage"] in ("1", "2", "3")}
+    n_done, _, n_expected, unit = workload.done.counted.split()
+    assert unit == "sets"
+    assert int(n_done) == min(8 + len(measured), int(n_expected))
+    assert 0.7 * int(n_expected) < 8 + len(measured) < 1.4 * int(n_expected)

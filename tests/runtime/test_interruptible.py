@@ -42,14 +42,45 @@ def interrupt(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_a_command_that_still_imports_ends_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+IMPORTING = "import time\nprint('importing', flush=True)\ntime.sleep(60)\n"
+# typer ends a command with a status alone.
+WORKING = """
+import time, typer
+
+def work():
+    print("working", flush=True)
+    time.sleep(60)
+
+typer.run(work)
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "first_line"), [(IMPORTING, "importing"), (WORKING, "working")]
+)
+def test_a_command_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: str, first_line: str
 ) -> None:
-    package = tmp_path / "slow_to_import.py"
-    package.write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    (tmp_path / "slow_command.py").write_text(statements)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path[1:]]))
 
-    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "slow_to_import")
+    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "slow_command")
+    assert process.stdout is not None
+    read_until(process.stdout, first_line)
+
+    assert interrupt(process) == STOPPED
+
+
+def test_measuring_the_machine_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that it starts for this would write where they were."""
+    (tmp_path / "slow_module.py").write_text(IMPORTING)
+    command = "from lamina_workflow.cost.forecast import _time_import\n_time_import('slow_module')\n"
+    (tmp_path / "slow_command.py").write_text(command)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path[1:]]))
+
+    process = start(tmp_path, "lamina_workflow.runtime.interruptible", "slow_command")
     assert process.stdout is not None
     read_until(process.stdout, "importing")
 

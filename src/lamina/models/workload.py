@@ -43,8 +43,14 @@ class Workload:
         """The layer-tokens of this and earlier processes."""
         return self.earlier + self.layer_tokens
 
+    @property
+    def counted(self) -> str:
+        """What is done of what was expected, such as `8 of 20 sets`; empty if nothing was."""
+        return f"{self._n_done} of {self._n_expected} {self._unit}" if self._n_expected else ""
+
     def expect(self, n_expected: int, unit: str) -> None:
         """Say how many things this job does, and what they are: `sets`."""
+        self._n_done = 0
         self._n_expected = n_expected
         self._unit = unit
 
@@ -74,8 +80,8 @@ class Workload:
         text = f"{self.layer_tokens:.3g} layer-tokens in {seconds:.1f} s"
         if self.earlier:
             text += f", {self.earlier:.3g} before it"
-        if self._n_expected:
-            text += f", {self._n_done} of {self._n_expected} {self._unit}"
+        if self.counted:
+            text += f", {self.counted}"
         _logger.debug("%s", text)
 
 
