@@ -63,7 +63,9 @@ def test_writing_answers_does_about_the_estimated_work(removed: int) -> None:
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     task = lm_tasks.task_object("microworld_sorting", ROOT, split="train")
     samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 96, 0)
-    benchmark = TaskBenchmark(lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 96)
+    benchmark = TaskBenchmark(
+        lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 96
+    )
     variant = model
     if removed:
         variant = materialise(model, {"units": [str(layer) for layer in range(8 - removed, 8)]})

@@ -76,7 +76,9 @@ def test_measuring_the_machine_ends_with_one_line(
 ) -> None:
     """The processes that it starts for this would write where they were."""
     (tmp_path / "slow_module.py").write_text(IMPORTING)
-    command = "from lamina_workflow.cost.forecast import _time_import\n_time_import('slow_module')\n"
+    command = (
+        "from lamina_workflow.cost.forecast import _time_import\n_time_import('slow_module')\n"
+    )
     (tmp_path / "slow_command.py").write_text(command)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path[1:]]))
 
