@@ -62,7 +62,7 @@ def test_writing_answers_does_about_the_estimated_work(removed: int) -> None:
     workload.count_work(model)
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     task = lm_tasks.task_object("microworld_sorting", ROOT, split="train")
-    samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 96, 0)
+    samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 32, 0)
     benchmark = TaskBenchmark(
         lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 96
     )
