@@ -64,7 +64,7 @@ def test_writing_answers_does_about_the_estimated_work(removed: int) -> None:
     task = lm_tasks.task_object("microworld_sorting", ROOT, split="train")
     samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 32, 0)
     benchmark = TaskBenchmark(
-        lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 96
+        lm_tasks.task_object("microworld_sorting", ROOT), model, tokenizer, 32
     )
     variant = model
     if removed:
