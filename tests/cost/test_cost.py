@@ -55,6 +55,7 @@ def test_a_sweep_does_about_the_estimated_work(removed_units: list[str]) -> None
     assert session.layer_tokens == pytest.approx(predicted, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("removed", [0, 4])
 def test_writing_answers_does_about_the_estimated_work(removed: int) -> None:
     """What lm-eval's own loop runs, in batches that go on until their longest answer ends."""
