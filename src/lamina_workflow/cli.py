@@ -171,6 +171,7 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
     forecast_file.unlink(missing_ok=True)
     write_study(largest_request, folder, FORECAST_CONFIGURATION)
     _run_snakemake(folder, cores, Path(FORECAST_CONFIGURATION), "results/cost.json")
+    typer.echo("Measuring how fast this machine is …", err=True)
     # Imports torch, and so only here.
     from lamina_workflow.checks.load import load_configuration
     from lamina_workflow.cost import sample_sizes

@@ -208,7 +208,6 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
     if not calibration_files or is_too_large:
         return None
 
-    print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
     import torch
 
     from lamina.data import calibrations
@@ -269,6 +268,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
+        print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
         measured_rate = measure_rate(options.file.parent, options.calibrate)
 
     if measured_rate:
