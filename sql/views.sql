@@ -31,6 +31,11 @@ CREATE OR REPLACE MACRO mean_stderr(value, stderr) AS
     CASE WHEN count(stderr) = count(value) THEN sqrt(sum(stderr ** 2)) / count(value) END;
 CREATE OR REPLACE MACRO joint_stderr(value, stderr) AS CASE WHEN count(stderr) = count(value) THEN avg(stderr) END;
 
+-- Standard error of a share of right answers, with one more right and one more wrong answer, so that
+-- a share of 0 or 1 is not certain.
+CREATE OR REPLACE MACRO share_of_answers_stderr(share, n) AS
+    root((n * share + 1) * (n * (1 - share) + 1)) / (n + 2) / root(n + 2);
+
 -- Standard error of the mean difference between two numbers on the same documents. Where all
 -- differences have one size or are zero, as for answers that are right or wrong, one more document
 -- that differs in each direction is counted, so that few or no differences do not make the mean

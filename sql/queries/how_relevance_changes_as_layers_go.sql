@@ -9,8 +9,8 @@
 --            combines several calibrations
 -- score      relevance in the unit of the metric, with its 95 % interval, over n_samples samples
 -- chosen     whether the unit was removed at this step
--- accuracy   that of the model of this step on n_accuracy calibration samples, with its binomial
---            standard error; null where the selector does not measure it
+-- accuracy   that of the model of this step on n_accuracy calibration samples, with its standard
+--            error; null where the selector does not measure it
 -- Empty where no plan of two units or more comes from a selector that measures after each removal.
 WITH stepped AS (
     SELECT DISTINCT model, calibration, selector, component FROM relevance WHERE selector <> 'base' AND removed > 0
@@ -31,12 +31,12 @@ planned AS (
     WHERE donor IS NULL
     QUALIFY removed = max(removed) OVER (PARTITION BY p.model, p.calibration, p.selector)
 ),
-metrics AS (
+metrics AS (  -- a plan and the table compute a score in sums of another order
     SELECT s.model, s.calibration, s.selector, s.metric
     FROM swept AS s JOIN planned AS p USING (model, calibration, selector, unit, step)
     GROUP BY s.model, s.calibration, s.selector, s.metric
     QUALIFY row_number() OVER (PARTITION BY s.model, s.calibration, s.selector
-        ORDER BY count_if(s.score = p.score) DESC, s.metric <> 'accuracy', s.metric) = 1
+        ORDER BY count_if(abs(s.score - p.score) <= 1e-9 * greatest(1, abs(p.score))) DESC, s.metric <> 'accuracy', s.metric) = 1
 ),
 steps AS (SELECT model, calibration, selector, step, max(n_samples) AS n FROM swept GROUP BY ALL),
 accuracies AS (
@@ -44,7 +44,7 @@ accuracies AS (
     FROM planned JOIN steps USING (model, calibration, selector, step) GROUP BY ALL
 )
 SELECT s.model, s.calibration, s.selector, s.component, s.metric, s.step, s.layer, s.unit, s.score, s.ci_low, s.ci_high,
-    s.n_samples, p.unit IS NOT NULL AS chosen, a.accuracy, root(a.accuracy * (1 - a.accuracy) / a.n_accuracy) AS accuracy_stderr,
+    s.n_samples, p.unit IS NOT NULL AS chosen, a.accuracy, share_of_answers_stderr(a.accuracy, a.n_accuracy) AS accuracy_stderr,
     CASE WHEN a.accuracy IS NOT NULL THEN a.n_accuracy END AS n_accuracy
 FROM swept AS s JOIN metrics USING (model, calibration, selector, metric)
 LEFT JOIN planned AS p USING (model, calibration, selector, unit, step)

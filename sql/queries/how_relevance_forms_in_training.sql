@@ -7,8 +7,8 @@
 -- series, step   the training, and how far it was, in its steps or tokens
 -- score          relevance in the unit of the metric, with its 95 % interval, over n_samples samples;
 --                null where it is undefined: the checkpoint is at chance
--- accuracy       that of the checkpoint on n_accuracy calibration samples, with its binomial standard
---                error; null where no removals were measured
+-- accuracy       that of the checkpoint on n_accuracy calibration samples, with its standard error;
+--                null where no removals were measured
 -- Empty where no study of maps has two checkpoints of one training (`checkpoints` of a model).
 WITH trained AS (FROM models WHERE series IS NOT NULL QUALIFY count(*) OVER (PARTITION BY series) > 1),
 accuracies AS (
@@ -18,7 +18,7 @@ accuracies AS (
     WHERE s.selector = 'base' AND s.removed = 0 AND s.unit = 'none' AND correct IS NOT NULL GROUP BY ALL
 )
 SELECT t.series, t.step, r.model, r.calibration, r.component, r.metric, r.layer, r.unit, r.score, r.ci_low, r.ci_high,
-    r.n_samples, accuracy, root(accuracy * (1 - accuracy) / n_accuracy) AS accuracy_stderr, n_accuracy
+    r.n_samples, accuracy, share_of_answers_stderr(accuracy, n_accuracy) AS accuracy_stderr, n_accuracy
 FROM relevance AS r JOIN trained AS t USING (model) LEFT JOIN accuracies USING (model, calibration)
 WHERE r.selector = 'base' AND r.removed = 0 AND r.metric IN ('accuracy', 'cosine')
 ORDER BY t.series, r.component <> 'layer', r.component, r.metric, r.calibration, t.step, r.layer;

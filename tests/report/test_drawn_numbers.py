@@ -160,7 +160,9 @@ DRAWN_NUMBERS = {
     ),
     "boundary_errors": DrawnNumbers(CHANNEL_ERRORS, read_y),
     "training_curves": DrawnNumbers(
-        "SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", read_y
+        """SELECT validation_loss FROM training
+        WHERE validation_loss IS NOT NULL AND healing = 'lora'""",
+        read_y,
     ),
     "healed_scores": DrawnNumbers(
         f"""SELECT value FROM benchmarks JOIN (

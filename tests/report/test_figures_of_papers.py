@@ -200,7 +200,8 @@ def write_selection(folder: Path, selector: str, own_metric: str) -> dict[str, n
                 "removed": 3,
                 "unit": str(layer),
                 "position": position,
-                "score": float(scores[own_metric][position - 1, layer]),
+                # Summed in another order than the table, as plans are.
+                "score": float(scores[own_metric][position - 1, layer]) * (1 + 1e-15),
                 "accuracy_before": 1 - position / 10,
             }
         )
@@ -234,7 +235,9 @@ def test_a_map_by_step_frames_what_goes_and_crosses_out_what_is_gone(tmp_path: P
     notes = []
     for child in axes.child_axes:
         notes += [text.get_text() for text in child.get_yticklabels()]
-    stderr = np.sqrt(np.array([0.9 * 0.1, 0.8 * 0.2, 0.7 * 0.3]) / 60)
+    # One more answer is right and one more is wrong, so that no accuracy is certain.
+    shares = (60 * np.array([0.9, 0.8, 0.7]) + 1) / 62
+    stderr = np.sqrt(shares * (1 - shares) / 62)
     assert notes == [
         f"{accuracy:.2f} ± {1.959964 * error:.2f}"
         for accuracy, error in zip((0.9, 0.8, 0.7), stderr, strict=True)
@@ -438,3 +441,16 @@ def test_scores_after_passes_are_joined_and_the_star_is_that_of_validation(tmp_p
     (star,) = (line for line in axes.lines if line.get_marker() == "*")
     assert (star.get_xdata(), star.get_ydata()) == ([2], [0.7])
     assert "n = 30" in drawing.caption
+
+
+def test_checkpoints_of_a_healing_have_no_curves_of_their_own(tmp_path: Path) -> None:
+    """Their losses are the beginning of those of the whole training."""
+    training = []
+    for healing, kept_epoch in (("lora", 2), ("lora-1", 1), ("lora-7", 2)):
+        row, _ = healed_rows("none", healing, kept_epoch, 0.5)
+        training.append(row | {"loss": 1.0, "validation_loss": 0.9, "learning_rate": 0.1})
+    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 2, "unit": "1"}
+    write_tables(tmp_path, training=training, plans=[plan], models=[{"model": "m"}])
+    figure = draw("training_curves", tmp_path).figure
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["c, 2 removed, lora", "c, 2 removed, lora-7"]

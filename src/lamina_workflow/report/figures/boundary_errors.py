@@ -28,7 +28,8 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     rows = answer_question(connection, QUERIES[0])
     for calibration_rows in group_rows(rows, "model", "calibration").values():
         runs = group_rows(calibration_rows, *RUN_KEY)
-        shown_rows += min(runs.values(), key=_order_run)
+        shown_run = min(runs.values(), key=_order_run)
+        shown_rows += shown_run
     return shown_rows
 
 

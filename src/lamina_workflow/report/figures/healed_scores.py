@@ -5,6 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lamina.relevance.statistics import Z95
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.training_curves import KEPT_STYLE, choose_marker
@@ -32,8 +33,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
             # Side by side, so that intervals do not cover each other.
             offset = OFFSET * (index - (len(curves) - 1) / 2)
             _draw_curve(axes, curve, marker, offset)
-        values = [row["value"] for row in panel_rows]
-        style.set_metric_scale(axes, metric, [*values, panel_rows[0]["base_value"]])
+        _set_score_scale(axes, metric, panel_rows)
         style.set_integer_ticks(axes)
         axes.set_xlabel("passes over the training data")
         name = calibration if task.endswith(calibration) else f"{calibration} on {task}"
@@ -49,6 +49,16 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     legend_entries.append(("base model", BASE_STYLE))
     style.add_legend(figure, legend_entries, 4)
     return figure
+
+
+def _set_score_scale(axes: Axes, metric: str, rows: style.Rows) -> None:
+    """Room for the scores and their intervals alone: they differ little from pass to pass."""
+    values = [rows[0]["base_value"]]
+    values += [row["value"] for row in rows]
+    style.set_metric_scale(axes, metric, values)
+    if metric != "perplexity":
+        reaches = [row["value"] - Z95 * (row["stderr"] or 0) for row in rows]
+        axes.set_ylim(max(0, min(reaches + values) - 0.03), 1.02)
 
 
 def _choose_dashes(repair: str) -> str:

@@ -139,6 +139,8 @@ def _draw_metric(
     bar = style.add_colour_bar(figure, all_axes[: len(maps)], scale, colours, label, 0.6)
     if isinstance(scale, LogNorm):
         style.set_log_ticks(bar.ax.xaxis)
+    else:
+        bar.ax.xaxis.set_major_locator(MaxNLocator(5))
 
 
 def choose_scale(metric: str, maps: Sequence[LayerMap]) -> tuple[Colormap, Normalize]:

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import group_rows
+from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 
 TITLE = "How healing went"
@@ -21,6 +22,19 @@ KEPT_STYLE: style.LineStyle = {
     "markeredgecolor": "black",
     "markeredgewidth": 0.6,
 }
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """All curves but those of a healing's checkpoints, which are the beginnings of its own."""
+    rows = answer_question(connection, QUERIES[0])
+    healings = {row["healing"] for row in rows}
+    kept_epochs = {(row["healing"], row["epoch"]) for row in rows if row["chosen"]}
+    checkpoints = set()
+    for healing, epoch in kept_epochs:
+        whole_healing = healing.removesuffix(f"-{epoch}")
+        if whole_healing != healing and whole_healing in healings:
+            checkpoints.add(healing)
+    return [row for row in rows if row["healing"] not in checkpoints]
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
