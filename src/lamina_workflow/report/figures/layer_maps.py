@@ -14,6 +14,7 @@ from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lamina.options.metrics import METRICS
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import relevance_maps, style
 from lamina_workflow.report.figures.cells import Cell
@@ -22,10 +23,9 @@ MAX_COLUMNS = 2  # of panels
 MAX_NAMED_ROWS = 24  # a map with more rows names some of them
 INCHES_PER_ROW = 0.19
 UNKNOWN_COLOUR = "#eeeeee"  # of a layer without a score
-LABELS = {
+LABELS = {  # with units; of other metrics, the words that explain them
     "accuracy": "accuracy lost (share above chance)",
     "cosine": "1 − cos over the layer",
-    "angular": "angle over the layer (1 = opposite)",
     "perplexity": "rise of the loss (nats per token)",
 }
 INCLUDES_ZERO_STYLE: style.LineStyle = {
@@ -133,7 +133,7 @@ def _draw_metric(
         axes.set_ylabel(row_label)
     for unused_axes in all_axes[len(maps) :]:
         unused_axes.set_axis_off()
-    label = LABELS.get(metric, metric)
+    label = LABELS.get(metric) or f"{metric}: {METRICS[metric].help}"
     if isinstance(scale, LogNorm):
         label += ", log scale"
     bar = style.add_colour_bar(figure, all_axes[: len(maps)], scale, colours, label, 0.6)
