@@ -5,16 +5,21 @@
 -- One row per number of config/papers/expected.csv that this run has measured too: models by their
 -- source, the rest by the names that config/papers/*.yaml give. A column of several tasks is their
 -- mean. Replicates of a selector count by the name of their group, as their mean.
+-- of                    model of the paper, as it prints the name
 -- published, ours       share of right answers, or perplexity; stderr: standard error of ours over
 --                       n_samples test documents, and over the replicates
 -- within                whether the two differ by at most two standard errors; null where the error
 --                       is unknown
 -- Empty where no variant of a paper was benchmarked on the tasks of its table.
-WITH published AS (
-    UNPIVOT (SELECT * RENAME ("table" AS table_number) FROM read_csv('config/papers/expected.csv',
-        types = {'paper': 'VARCHAR', 'metric': 'VARCHAR'}))
-    ON COLUMNS(* EXCLUDE (paper, table_number, source, calibration, selector, removed, repair, healing, metric))
-    INTO NAME task VALUE published
+WITH printed AS (  -- a column without a number in this file has no type of its own
+    UNPIVOT (FROM read_csv('config/papers/expected.csv', all_varchar = true))
+    ON COLUMNS(* EXCLUDE (paper, "table", of, source, calibration, selector, removed, repair, healing, metric))
+    INTO NAME task VALUE number
+),
+published AS (
+    SELECT * EXCLUDE ("table", number) REPLACE (removed::BIGINT AS removed), "table"::INTEGER AS table_number,
+        number::DOUBLE AS published
+    FROM printed
 ),
 asked AS (SELECT p.*, unnest(string_split(p.task, ' ')) AS each FROM published AS p),
 draws AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL),
@@ -31,7 +36,7 @@ measured AS (  -- the metric that a paper names, else the task's main one
     FROM score_means WHERE n_selectors > 1
 ),
 compared AS (
-    SELECT p.paper, p.table_number, s.model, p.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
+    SELECT p.paper, p.table_number, p.of, s.model, p.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
         string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
         mean_stderr(s.value, s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
     FROM asked AS p
@@ -45,4 +50,4 @@ compared AS (
 SELECT * EXCLUDE (stderr, n_samples), stderr, ours - published AS difference,
     abs(difference) <= 2 * stderr AS within, n_samples
 FROM compared
-ORDER BY paper, table_number, model, removed, calibration, selector, repair, healing, task;
+ORDER BY paper, table_number, of, model, removed, calibration, selector, repair, healing, task;

@@ -13,6 +13,7 @@ EXPECTED = ROOT / "config/papers/expected.csv"
 KEYS = (
     "paper",
     "table",
+    "of",
     "source",
     "calibration",
     "selector",

@@ -10,7 +10,7 @@ from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.papers.study import PAPERS, read_paper
 from lamina_workflow.report import answers, database
 from tests import ROOT
-from tests.given.papers import list_measured, list_numbers
+from tests.given.papers import EXPECTED, list_measured, list_numbers
 from tests.given.planted_tables import BASE_KEY
 from tests.given.plausible_tables import write_tables
 
@@ -98,6 +98,37 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
     assert mean["n_samples"] == 900
     assert mean["ours"] == pytest.approx(0.59)
     assert mean["stderr"] == pytest.approx(0.01)
+
+
+def test_a_file_with_one_number_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns of other tasks are empty, as beside the study of `lamina paper --small`."""
+    columns = (
+        "paper,table,of,source,calibration,selector,removed,repair,healing,metric,arc_easy,boolq"
+    )
+    row = f"2605.14075,1,LLaMA-3-8B,{SOURCE},none,none,0,none,none,,,0.8202"
+    file = tmp_path / "config/papers/expected.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{columns}\n{row}\n")
+    measured = dict(metric="acc", value=0.8, stderr=0.02, n_samples=50, higher_is_better=True)
+    monkeypatch.chdir(tmp_path)
+
+    [number] = comparison_rows(tmp_path, [BASE_KEY | measured | dict(model="mine", task="boolq")])
+
+    assert (number["task"], number["published"], number["within"]) == ("boolq", 0.8202, True)
+
+
+def test_a_file_without_a_number_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A paper that prints figures alone has only the line of columns."""
+    file = tmp_path / "config/papers/expected.csv"
+    file.parent.mkdir(parents=True)
+    file.write_text(EXPECTED.read_text(encoding="utf-8").splitlines()[0] + "\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert comparison_rows(tmp_path, []) == []
 
 
 def test_a_mean_with_an_unknown_error_has_none(tmp_path: Path) -> None:

@@ -271,7 +271,13 @@ def _shrink_benchmarks(benchmarks: Raw, n_samples: int, has_data: bool) -> Raw:
             for name, text in benchmarks["perplexity"].items()
         }
     if "efficiency" in benchmarks:
-        small["efficiency"] = {"prompt": 32, "generate": 8, "repeats": 2}
+        efficiency = benchmarks["efficiency"]
+        small["efficiency"] = {
+            "prompt": [32, 64] if isinstance(efficiency["prompt"], list) else 32,
+            "generate": 8,
+            "batch": [1, 2] if isinstance(efficiency["batch"], list) else 1,
+            "repeats": 2,
+        }
     return small
 
 
