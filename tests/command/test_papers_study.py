@@ -124,6 +124,18 @@ def test_amounts_are_cut() -> None:
     assert "quantise" not in training
 
 
+def test_the_scores_of_several_passes_need_two() -> None:
+    paper = read_paper("rethinking-layer-relevance")
+
+    small = shrink(paper, SmallModel("model", 12), N_SAMPLES, has_data=True)
+
+    assert (small["healings"]["lora"]["epochs"], small["healings"]["lora_passes"]["epochs"]) == (
+        1,
+        2,
+    )
+    assert small["healings"]["lora_passes"]["checkpoints"] == [1]
+
+
 def test_fields_of_a_data_set_hold_the_parts_of_a_document(tmp_path: Path) -> None:
     write_paper(request("rethinking-layer-relevance"), tmp_path)
 
