@@ -252,7 +252,8 @@ def paper(
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(help="With --small: most questions or texts of a calibration or test.")
+        int,
+        typer.Option(min=1, help="With --small: most questions or texts of a calibration or test."),
     ] = SAMPLES,
     folder: Annotated[
         Path | None,

@@ -219,6 +219,7 @@ def test_the_same_command_goes_on_and_another_one_is_refused(tmp_path: Path) -> 
         ({"studies": ("table_2",)}, "--study: the paper has no study 'table_2'"),
         ({"small": "nowhere"}, "--small: there is no nowhere"),
         ({"data": Path("nowhere")}, "--data: there is no folder nowhere"),
+        ({"small": None}, "--data: it goes with --small"),
     ],
 )
 def test_what_does_not_exist_is_refused(
