@@ -45,8 +45,6 @@ METRIC_NAMES: AllowedNames = {
     # A key of the section `benchmarks`.
     "lamina/api/outcome.py": {"perplexity"},
     "lamina_workflow/checks/names.py": {"perplexity"},
-    # The same key, and what lm-eval measures of written answers.
-    "lamina_workflow/papers/": {"exact_match", "perplexity"},
     # The recommended way, which `lamina prune` writes into a study.
     "lamina_workflow/prune_study.py": {"cosine", "output_kl", "perplexity"},
     # An objective of the method.
