@@ -429,6 +429,8 @@ def _export(variant: str, configuration: Path | None, form: str, shard: str, cor
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
     folder = Path(paths.export(variant))
+    if any(folder.glob("*.gguf")) != (form == "gguf") and folder.exists():
+        typer.echo(f"This replaces the export of another form in {folder}.", err=True)
     typer.echo(f"exporting {variant}: it is written, loaded back and compared …", err=True)
     _run_snakemake(Path.cwd(), cores, configuration, str(folder))
     return folder
@@ -487,17 +489,21 @@ def leaderboard(
 
 @app.command()
 def explain(
-    file: Annotated[Path, typer.Argument(help="A table, plan, patch or adapter under results/.")],
+    file: Annotated[
+        str,
+        typer.Argument(help="A variant, whose plan is explained; or a file under results/."),
+    ],
 ) -> None:
     """Say why a plan removes its layers, and which job wrote a file: rule, options, inputs, code.
 
     This stands in the file itself.
 
     ```
-    lamina explain results/plans/model/task/best/removed=6.json
+    lamina explain A3b
+    lamina explain results/tables/benchmarks.parquet
     ```
     """
-    _run_module("lamina_workflow.commands.explain", str(file))
+    _run_module("lamina_workflow.commands.explain", file)
 
 
 @app.command()

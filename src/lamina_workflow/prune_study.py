@@ -18,6 +18,8 @@ import yaml
 from lamina.data.documents import read_documents
 from lamina.data.files import read_questions
 from lamina.errors import LaminaError
+from lamina.options.models import Model
+from lamina.options.selectors import share_of_layers
 
 TEST_SHARE = 0.4
 """Share of the questions that test: of 100, 40 tell 20 points from nothing, and 60 still choose."""
@@ -132,7 +134,7 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
     Raises LaminaError if nothing says what to keep, or a file cannot be read or is too small.
     """
     _check_request(request)
-    notes: list[str] = []
+    notes = _describe_removal(request)
     files: dict[str, list[Any]] = {}
     if request.questions is not None:
         questions = read_questions(request.questions, "--questions")
@@ -248,6 +250,31 @@ def _check_request(request: PruneRequest) -> None:
         raise LaminaError("--fit and --faster: give one of them.")
 
 
+def _describe_removal(request: PruneRequest) -> list[str]:
+    """How many layers go, in a sentence; none where they are not counted, or not known yet.
+
+    Raises LaminaError if no layer would be left.
+    """
+    from lamina_workflow.checks.files import describe_model  # imports transformers
+
+    source = _absolute_source(request.source)
+    model = Model(source=source, revision=request.revision, layers=request.layers)
+    n_layers = describe_model("MODEL", model, Path.cwd()).layers
+    if n_layers is None or request.fit is not None or request.faster is not None:
+        return []
+    numbers = [
+        share_of_layers(size, n_layers) if isinstance(size, str) else size
+        for size in _sizes(request)
+    ]
+    if max(numbers) >= n_layers:
+        raise LaminaError(
+            f"--remove {request.remove}: the model has {n_layers} layers, of which at most "
+            f"{n_layers - 1} can go. For a share of them, write {request.remove}%."
+        )
+    listed = " and ".join(map(str, dict.fromkeys(numbers)))
+    return [f"Variants without {listed} of the {n_layers} layers are made."]
+
+
 def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:
     calibrations: dict[str, Any] = {}
     if request.questions is not None:
@@ -308,8 +335,10 @@ def _split_text(
         )
     records = [{"text": document} for document in documents]
     test, choose = _split(records, TEXT_TEST_SHARE, request.seed)
+    n_most = request.n_samples or len(records)
     notes.append(
-        f"Of {len(documents)} documents, {len(choose)} choose and fit, and {len(test)} test."
+        f"Of {len(test) + len(choose)} different documents, {min(len(choose), n_most)} choose and "
+        f"fit, and {min(len(test), n_most)} others test."
     )
     return {TEXT_THAT_CHOOSES: choose, TEXT_THAT_TESTS: test}
 
@@ -332,7 +361,7 @@ def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise LaminaError(
             f"{file} is another study, or was edited. To run it: cd {folder} && lamina run. To "
-            "begin another one: --folder NAME"
+            f"begin another one: --folder NAME, or in its place after rm -r {folder}"
         )
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")

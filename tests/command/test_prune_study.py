@@ -1,6 +1,7 @@
 """What `lamina prune` writes is a study that the workflow accepts, with data that is split once."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,15 @@ def test_the_same_command_finds_its_study_and_an_edited_one_is_kept(workplace: P
     with pytest.raises(LaminaError, match="is another study.*lamina run.*--folder NAME"):
         write_study(request(remove="50%"))
     assert "12.5%" in (study.folder / "config.yaml").read_text()
+
+
+def test_the_layers_that_go_are_counted_before_anything_is_written(workplace: Path) -> None:
+    study = write_study(request(remove="50%"))
+    assert re.search(r"Variants without \d+ and \d+ of the \d+ layers are made\.", study.notes[0])
+
+    with pytest.raises(LaminaError, match="--remove 100: the model has .* For a share .* 100%"):
+        write_study(request(remove="100"), Path("other"))
+    assert not Path("other").exists()
 
 
 def test_fewer_samples_choose_where_a_time_asks_for_it(workplace: Path) -> None:

@@ -150,8 +150,8 @@ def test_shards_become_one_file_without_the_removed_layers(file: Path, tmp_path:
 @pytest.mark.parametrize(
     ("units", "methods", "message"),
     [
-        (["1"], {"repair": "ghost"}, "quantised anew. Leave FORM out"),
-        (["1"], {"healing": "lora"}, "quantised anew. Leave FORM out"),
+        (["1"], {"repair": "ghost"}, "quantised anew. Leave --form out"),
+        (["1"], {"healing": "lora"}, "quantised anew. Leave --form out"),
         (["1.mlp"], {}, "no place for half a layer"),
     ],
 )

@@ -121,7 +121,7 @@ def test_a_size_of_shards_is_allowed(configuration: Configuration) -> None:
         ({"LAMINA_EXPORT_SHARD": "2XB"}, "'2XB' is no size.* such as 2GB"),
         (
             {"LAMINA_EXPORT_FORM": "gguf"},  # of a model that is a checkpoint
-            "no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py",
+            "no GGUF file. Leave --form out, and run llama.cpp's convert_hf_to_gguf.py",
         ),
     ],
 )

@@ -147,16 +147,16 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
     """
     convert = "run llama.cpp's convert_hf_to_gguf.py on its folder"
     if not is_gguf(source):
-        why = f"the model is {source}, which is no GGUF file. Leave FORM out, and {convert}"
+        why = f"the model is {source}, which is no GGUF file. Leave --form out, and {convert}"
     elif (variant.repair, variant.healing) != ("none", "none"):
         why = (
             "its repair or healing changes numbers, which would have to be quantised anew. "
-            f"Leave FORM out, and, if the checkpoint is stock, {convert}; "
+            f"Leave --form out, and, if the checkpoint is stock, {convert}; "
             "or export the variant whose repair and healing are none"
         )
     elif kind != "layer" or replaced:
         what = "layers of other models" if replaced else "half a layer"
-        why = f"a GGUF file has no place for {what}. Leave FORM out, and {convert}"
+        why = f"a GGUF file has no place for {what}. Leave --form out, and {convert}"
     else:
         return
     raise LaminaError(

@@ -87,13 +87,17 @@ def _describe_recommendation(
     if enough:
         row = max(enough, key=lambda row: (row["certain"], row["layers"], row["kept"]))
     else:
-        where = f" and loads in {wanted.must_load}" if wanted.must_load else ""
-        lines.append(
-            f"best variant  none keeps {100 * wanted.keep:g} % of its calibration's task{where}"
-        )
+        enough_words = f"{100 * wanted.keep:g} % of its calibration's task"
+        if wanted.must_load:
+            enough_words += f" and loads in {wanted.must_load}"
+        if answers and all(row["at_chance"] for row in answers):
+            lines.append(f"best variant  it cannot be told which keeps {enough_words}, see below")
+            label = "by its text  "
+        else:
+            lines.append(f"best variant  none keeps {enough_words}")
+            label = "nearest      "
         if not answers:
             return lines
-        label = "nearest      "
         row = max(answers, key=lambda row: (row["kept"] is not None, row["kept"] or 0.0))
     lines.append(f"{label} {_describe_variant(row, wanted, handles)}")
     return lines + _list_commands(row["variants"][0], handles, configuration)

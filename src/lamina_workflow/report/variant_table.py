@@ -32,8 +32,7 @@ bases AS (
 SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v.repair, v.healing)
         AS variant,
     h.handle, m.n_layers,
-    CASE WHEN v.removed = 0 THEN m.parameters ELSE e.parameters END AS parameters,
-    CASE WHEN v.removed = 0 THEN m.weights_bytes ELSE e.weights_bytes END AS weights_bytes,
+    z.parameters, z.weights_bytes,
     CASE WHEN v.removed = 0 THEN b.kv_bytes ELSE e.kv_bytes_per_token END AS kv_bytes_per_token,
     CASE WHEN v.removed = 0 THEN b.tokens_per_second ELSE e.tokens_per_second END
         AS tokens_per_second,
@@ -41,6 +40,7 @@ SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v
     CASE WHEN v.removed = 0 THEN s.base_score ELSE v.own_value END AS score,
     coalesce(v.own_metric, s.metric) AS metric, coalesce(v.own_samples, s.n_samples) AS n_questions
 FROM variants AS v JOIN models AS m USING (model)
+LEFT JOIN variant_sizes AS z USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN scored AS s USING (model)
 LEFT JOIN handles AS h USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN bases AS b USING (model)
@@ -50,8 +50,10 @@ LEFT JOIN main_timings AS e
 ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
 """
 NOTE = (
-    "score: of the task. kept: share of the base model's score. Memory: weights and a cache of "
-    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. ± and [ ]: 95 % intervals."
+    "Weights: as loaded here; an export has the number format of the checkpoint. score: of the task. "
+    "kept: share of the base model's score. Memory: weights and a cache of "
+    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. "
+    "± and [ ]: 95 % intervals."
 )
 
 

@@ -69,8 +69,8 @@ def resolve_variant(text: str, table: Path = TABLE) -> str:
         return str(Variant.parse(text))
     if not table.is_file():
         raise LaminaError(
-            f"'{text}' is a handle of a run, and there is no run in this folder ({table}). Run the "
-            "study, or write model/calibration/selector/removed=n/repair/healing."
+            f"'{text}' is a handle of a run, and there is no run in this folder ({table}). cd to "
+            "the folder of the study, or run it here: lamina run"
         )
     from lamina.store import parquet  # not at the top: a dry run imports this module
 
