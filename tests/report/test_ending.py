@@ -93,6 +93,21 @@ def test_where_none_keeps_enough_the_nearest_is_named_with_its_commands(tmp_path
     assert commands[0].startswith("take it ")
 
 
+def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Path) -> None:
+    write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+    variant = "reference/recall/accuracy/removed=1/none/none"
+    answers = {"base": [1.0] * 70 + [0.0] * 30, "pruned": [1.0] * 60 + [0.0] * 40}
+    judgement = {"questions": "new.jsonl", "variant": variant, "metric": "acc", **answers}
+    parquet.write_json(tmp_path / "judged" / variant / "1.json", judgement)
+
+    lines = ending.summarise_run(tmp_path, VIEWS)
+
+    [judged_line] = [line for line in lines if line.startswith("judged ")]
+    assert "on the 100 new questions of new.jsonl: 60.0 % [" in judged_line
+    assert "base model 70.0 % [" in judged_line
+    assert "difference -10.0 points [" in judged_line
+
+
 def print_table(tables: Path) -> str:
     output = io.StringIO()
     with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:

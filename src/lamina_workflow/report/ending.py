@@ -20,6 +20,7 @@ from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configurati
 from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
 from lamina_workflow.report.formatting import format_percent
+from lamina_workflow.report.judgements import compare_scores, read_judgements
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
 from lamina_workflow.report.recommendation import find_runtimes, judge, list_loadable, read_handles
 from lamina_workflow.report.variant_table import print_variants
@@ -63,6 +64,7 @@ def summarise_run(
     return [
         *first_lines,
         *_warn_of_guessing(recommended),
+        *_describe_judgements(Path(results), handles),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (lamina sql)",
     ]
@@ -147,6 +149,20 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
         "questions, or use another task, examples in the prompt (num_fewshot), or the model's "
         "chat template."
     ]
+
+
+def _describe_judgements(results: Path, handles: Mapping[str, str]) -> list[str]:
+    """A line for each file of new questions that `lamina judge` measured."""
+    files = sorted(map(str, (results / "judged").rglob("*.json")))
+    lines = []
+    for judgement in read_judgements(files):
+        scores = compare_scores(judgement)
+        lines.append(
+            f"judged        {handles.get(judgement.variant, judgement.variant)} on the "
+            f"{scores.n_samples} new questions of {judgement.questions}: {scores.pruned}, base model "
+            f"{scores.base}, difference {scores.difference}"
+        )
+    return lines
 
 
 def _describe_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
