@@ -353,12 +353,13 @@ def judge(
     lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
     ```
     """
+    name = _variant_of(variant)  # before what takes long to import
     typer.echo(f"measuring {questions} on {variant} and its base model …", err=True)
     os.environ["TQDM_DISABLE"] = "1"  # the bars of lm-eval count requests before they run
     from lamina_workflow.commands.judge import describe_judgement, judge_variant
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
-    judgement, is_new = judge_variant(_variant_of(variant), questions, Path(RESULTS))
+    judgement, is_new = judge_variant(name, questions, Path(RESULTS))
     typer.echo("\n".join(describe_judgement(judgement, is_new)))
 
 
@@ -380,10 +381,11 @@ def chat(
     lamina chat model/task/best/removed=6/ghost_mixed/none --prompt "Water freezes at"
     ```
     """
+    name = _variant_of(variant)  # before what takes long to import
     typer.echo(f"loading {variant} and its base model …", err=True)
     from lamina_workflow.commands import chat as side_by_side
 
-    side_by_side.chat(_variant_of(variant), prompt, tokens, Path(RESULTS))
+    side_by_side.chat(name, prompt, tokens, Path(RESULTS))
 
 
 @app.command()
