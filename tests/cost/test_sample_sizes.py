@@ -30,7 +30,7 @@ def test_the_largest_samples_that_fit_are_taken(minutes: float, expected: int) -
 
 
 def test_a_time_that_is_too_short_is_refused_with_the_time_needed() -> None:
-    with pytest.raises(LaminaError, match="50 questions.* takes about 11.7 min .*--minutes 12 or"):
+    with pytest.raises(LaminaError, match="50 questions.* takes about 12 min .*--minutes 12 or"):
         choose_size(FORECASTS, 5)
 
 

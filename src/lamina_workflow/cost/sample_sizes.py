@@ -90,10 +90,11 @@ def choose_size(forecasts: Sequence[SizeForecast], minutes: float) -> SizeForeca
         if size.seconds <= 60 * minutes:
             return size
     smallest = min(forecasts)
+    n_minutes = math.ceil(smallest.seconds / 60)
     raise LaminaError(
         f"--minutes {minutes:g}: with {smallest.n_samples} questions and documents, the fewest that "
-        f"can choose, this study takes about {forecast.format_duration(smallest.seconds)} here. "
-        f"Write --minutes {math.ceil(smallest.seconds / 60)} or more, or take a smaller model."
+        f"can choose, this study takes about {n_minutes} min here. Write --minutes {n_minutes} or "
+        "more, or take a smaller model."
     )
 
 
