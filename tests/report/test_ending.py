@@ -108,6 +108,20 @@ def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Pa
     assert "difference -10.0 points [" in judged_line
 
 
+def test_exports_that_become_larger_than_their_gguf_file_are_named(tmp_path: Path) -> None:
+    packed = tmp_path / "small.gguf"
+    packed.write_bytes(bytes(2_500_000))
+    models = {
+        "packed": {"source": str(packed)},
+        "hub": {"source": "a/b"},
+        "gone": {"source": "x.gguf"},
+    }
+
+    [line] = ending.describe_packed_sources(models)
+
+    assert line.startswith("size          small.gguf packs the base model into 2.5 MB, and ")
+
+
 def print_table(tables: Path) -> str:
     output = io.StringIO()
     with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:

@@ -19,7 +19,7 @@ from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
-from lamina_workflow.report.formatting import format_percent
+from lamina_workflow.report.formatting import format_bytes, format_percent
 from lamina_workflow.report.judgements import compare_scores, read_judgements
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
 from lamina_workflow.report.recommendation import find_runtimes, judge, list_loadable, read_handles
@@ -207,6 +207,23 @@ def _list_layers(layers: Sequence[int]) -> str:
     return f"{listed} and {n_more} more" if n_more > 0 else listed
 
 
+def describe_packed_sources(models: Mapping[str, Any]) -> list[str]:
+    """A line for each GGUF file of a configuration: exports of repaired variants are larger.
+
+    models: The section of the configuration, as it is written.
+    """
+    lines = []
+    for model in models.values():
+        source = Path(model["source"])
+        if source.suffix == ".gguf" and source.is_file():
+            lines.append(
+                f"size          {source.name} packs the base model into "
+                f"{format_bytes(source.stat().st_size)}, and weights of an export are not packed. "
+                "A variant without a repair stays packed: lamina export VARIANT --form gguf"
+            )
+    return lines
+
+
 def _list_folded_repairs(repairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """The repairs of a configuration that are folded into weights and leave no patch."""
     folded = []
@@ -220,18 +237,20 @@ def _list_folded_repairs(repairs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def main(arguments: Sequence[str]) -> None:
     wanted = DEFAULT_REPORT
     configuration = ""
+    source_lines: list[str] = []
     stock_repairs = ["none"]
     if arguments and arguments[0]:
         written = read_configuration(arguments[0])
         wanted = Report.model_validate(written.get("report") or {})
         stock_repairs += _list_folded_repairs(written.get("repairs") or {})
+        source_lines = describe_packed_sources(written.get("models") or {})
         if arguments[0] not in DEFAULT_CONFIGURATIONS:
             configuration = f" {arguments[0]}"
     lines = summarise_run(wanted=wanted, configuration=configuration, stock_repairs=stock_repairs)
     with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)
     database.open_database(shell.DATABASE).close()  # before anybody is sent there
-    print("\n".join(lines))
+    print("\n".join([*lines, *source_lines]))
 
 
 if __name__ == "__main__":
