@@ -8,8 +8,8 @@ from lamina.selection.plans import Plan
 def explain_plan(plan: Plan) -> list[str]:
     """What was chosen by whom, and on what evidence, a sentence a line."""
     asked = (
-        f"Selector {plan.selector} (strategy {plan.strategy}) was asked for the removal of "
-        f"{plan.removed} of the layers of {plan.model} on calibration {plan.calibration}."
+        f"Selector {plan.selector} (strategy {plan.strategy}) chose on calibration "
+        f"{plan.calibration} what {plan.model} lacks at size {plan.removed}, counted in layers."
     )
     if plan.refused:
         return [asked, f"It has no plan: {plan.refused}"]
