@@ -99,7 +99,7 @@ def test_an_unknown_handle_is_refused_with_those_that_are_near(raw, root):
 
 
 def test_a_handle_without_a_run_says_what_to_do(tmp_path):
-    with pytest.raises(LaminaError, match="Run the study"):
+    with pytest.raises(LaminaError, match="cd to the folder of the study"):
         resolve_variant("A3", tmp_path / "handles.parquet")
 
 
