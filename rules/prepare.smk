@@ -1,9 +1,9 @@
 # Needs: the configuration, model folders or files or the hub, task files. Gives, under results/:
 # the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
 # the answers that a model itself writes to the questions of one (results/questions/,
-# results/answers/), documents of perplexities, hashes of benchmarks' documents, the checks that no calibration holds one of
-# them, and on demand cost.json (what the study will take: make plan). Only these rules may use the
-# network, except check_model and generate_answers.
+# results/answers/), documents of perplexities, hashes of benchmarks' documents, the checks that no
+# calibration holds one of them, and on demand cost.json (what the study will take: make plan). Only
+# these rules may use the network, except check_model and generate_answers.
 from lamina_workflow.stages import prepare
 
 

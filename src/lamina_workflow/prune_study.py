@@ -20,6 +20,7 @@ from lamina.data.files import read_questions
 from lamina.errors import LaminaError
 from lamina.options.models import Model
 from lamina.options.selectors import share_of_layers
+from lamina_workflow.config.text import check_same_study
 
 TEST_SHARE = 0.4
 """Share of the questions that test: of 100, 40 tell 20 points from nothing, and 60 still choose."""
@@ -109,11 +110,12 @@ def write_study(
     folder holds another study.
     """
     prepared = prepare_study(request)
+    removal_notes = _describe_removal(request)
     if folder is None:
         folder = default_folder(request.source)
     _write_files(folder, file_name, prepared)
     location = f"The study is {folder}/{file_name}. To change it: edit it, then lamina run."
-    return PruneStudy(folder, [*prepared.notes, location])
+    return PruneStudy(folder, [*removal_notes, *prepared.notes, location])
 
 
 def find_written(requests: Iterable[PruneRequest], folder: Path) -> PruneRequest | None:
@@ -134,7 +136,7 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
     Raises LaminaError if nothing says what to keep, or a file cannot be read or is too small.
     """
     _check_request(request)
-    notes = _describe_removal(request)
+    notes: list[str] = []
     files: dict[str, list[Any]] = {}
     if request.questions is not None:
         questions = read_questions(request.questions, "--questions")
@@ -358,11 +360,7 @@ def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:
     """Write a study into a new folder, or find that the same one is there."""
     text = prepared.format_configuration()
     file = folder / file_name
-    if file.exists() and file.read_text(encoding="utf-8") != text:
-        raise LaminaError(
-            f"{file} is another study, or was edited. To run it: cd {folder} && lamina run. To "
-            f"begin another one: --folder NAME, or in its place after rm -r {folder}"
-        )
+    check_same_study(file, text)
     folder.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     for name, records in prepared.files.items():

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lm_eval.api import metrics
 from lm_eval.api.task import ConfigurableTask
 
-from lamina.data.files import choices_fault, shorten_value
+from lamina.data.files import choices_fault, equal_choices_fault, shorten_value
 from lamina.errors import LaminaError
 
 # The metrics that lm-eval measures on choices.
@@ -241,7 +241,8 @@ def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) ->
 
     if not has_choices:
         return None
-    ambiguity = choices_fault(task.doc_to_choice(doc), right_choices(task, doc))
+    choices = task.doc_to_choice(doc)
+    ambiguity = choices_fault(choices) or equal_choices_fault(choices, right_choices(task, doc))
     return Fault(ambiguity, has_answer=True) if ambiguity else None
 
 

@@ -203,27 +203,33 @@ def check_examples(num_fewshot: int | None, n_questions: int | None, where: str,
         )
 
 
-def choices_fault(choices: list[Any], right: Collection[int]) -> str | None:
-    """A sentence that says why nothing can be chosen among these; None if something can.
-
-    right: Indices of the right choices. Two wrong choices may be equal: whichever has the higher
-        score, the answer is wrong.
-    """
+def choices_fault(choices: list[Any]) -> str | None:
+    """A sentence that says why nothing can be chosen among these; None if something can."""
     for index, choice in enumerate(choices):
         if not isinstance(choice, str):
             return f"choice {index} is {shorten_value(choice)}, not a text."
         if not choice.strip():
             return f"choice {index} is empty, so nothing could be scored."
+    if not choices:
+        return "choices has no entries, so there is nothing to choose."
+    if len(choices) == 1:
+        return "choices has 1 entry, so there is nothing to choose."
+    return None
+
+
+def equal_choices_fault(choices: list[str], right: Collection[int]) -> str | None:
+    """A sentence that names a right and a wrong choice that are equal; None without such a pair.
+
+    Two wrong choices may be equal: whichever has the higher score, the answer is wrong.
+
+    right: Indices of the right choices.
+    """
     for (first, first_text), (second, text) in itertools.combinations(enumerate(choices), 2):
         if first_text.strip() == text.strip() and (first in right) != (second in right):
             return (
                 f"choices {first} and {second} are both {shorten_value(text)}, and one of them is "
                 "right, so no score could tell right from wrong."
             )
-    if not choices:
-        return "choices has no entries, so there is nothing to choose."
-    if len(choices) == 1:
-        return "choices has 1 entry, so there is nothing to choose."
     return None
 
 
@@ -246,9 +252,9 @@ def find_question_fault(record: Any) -> str | None:
         return f"choices is {shorten_value(choices)}, not a list of texts."
     return (
         surrogate_fault([query, choices])
-        or choices_fault(choices, [])
+        or choices_fault(choices)
         or _find_gold_fault(record["gold"], choices)
-        or choices_fault(choices, [record["gold"]])
+        or equal_choices_fault(choices, [record["gold"]])
     )
 
 

@@ -56,6 +56,18 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
     return construct_values(path, text, root_node, CoreLoader)
 
 
+def check_same_study(file: Path, text: str) -> None:
+    """Refuse to write a configuration over another one.
+
+    Raises LaminaError if the file exists and has another text.
+    """
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise LaminaError(
+            f"{file} is another study, or was edited. To run it: cd {file.parent} && lamina run. "
+            f"To begin another one: --folder NAME, or in its place after rm -r {file.parent}"
+        )
+
+
 def merge_configurations(
     files: Iterable[str | Path], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:

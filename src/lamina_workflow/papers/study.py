@@ -29,6 +29,7 @@ from lamina.errors import LaminaError
 from lamina.options.entry import document_range
 from lamina.options.models import Model
 from lamina_workflow.checks.files import describe_model
+from lamina_workflow.config.text import check_same_study
 from lamina_workflow.papers.data import Raw, name_dataset, write_data
 
 PAPERS = {
@@ -97,7 +98,7 @@ def write_paper(request: PaperRequest, folder: Path) -> list[str]:
     small_model = _read_model(request.small)
     small = shrink(raw, small_model, request.n_samples, request.data is not None)
     text = _format(request, small)
-    _check_same(file, text)
+    check_same_study(file, text)
     notes.append(f"Every model of the paper is {small_model.source}.")
     # The configuration is written last: data without it are written again.
     if request.data is not None and not file.exists():
@@ -126,21 +127,9 @@ def _keep_studies(raw: Raw, names: Sequence[str]) -> Raw:
     return raw | {"models": models, "studies": studies}
 
 
-def _check_same(file: Path, text: str) -> None:
-    """Refuse a folder whose configuration is another one.
-
-    Raises LaminaError.
-    """
-    if file.exists() and file.read_text(encoding="utf-8") != text:
-        raise LaminaError(
-            f"{file} is another study, or was edited. To run it: cd {file.parent} && lamina run. "
-            "To begin another one: --folder NAME"
-        )
-
-
 def _write_configuration(file: Path, text: str) -> None:
     """Write a configuration into a new folder, or find that the same one is there."""
-    _check_same(file, text)
+    check_same_study(file, text)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
 

@@ -7,9 +7,9 @@ import duckdb
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import binomtest
 
 from lamina.models.sizes import DEFAULT_CONTEXT
+from lamina.relevance.statistics import wilson_interval
 from lamina_workflow.report.answers import query_rows
 from lamina_workflow.report.formatting import DASH, format_measurement, format_percent
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
@@ -118,9 +118,8 @@ def _format_score(row: Mapping[str, Any]) -> str:
         return DASH
     if not row["metric"].startswith("acc") or not row["n_questions"]:
         return format_measurement(row["score"], row["own_stderr"])
-    n_right = round(row["score"] * row["n_questions"])
-    interval = binomtest(n_right, int(row["n_questions"])).proportion_ci(method="wilson")
-    return f"{row['score']:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+    low, high = wilson_interval(row["score"] * row["n_questions"], row["n_questions"])
+    return f"{row['score']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _format_count(number: float | None) -> str:

@@ -154,7 +154,8 @@ def choose_scale(metric: str, maps: Sequence[LayerMap]) -> tuple[Colormap, Norma
     positive_scores = scores[np.isfinite(scores) & (scores > 0)]
     if not len(positive_scores):
         return relevance_maps.COSINE, Normalize(0, 1)
-    least, largest = float(positive_scores.min()), float(positive_scores.max())
+    least = float(positive_scores.min())
+    largest = float(positive_scores.max())
     if largest > 6 * float(np.median(positive_scores)) and least < largest:
         return relevance_maps.COSINE, LogNorm(least, largest, clip=True)
     return relevance_maps.COSINE, Normalize(0, largest)
