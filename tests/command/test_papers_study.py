@@ -105,10 +105,20 @@ def test_layers_are_those_at_the_same_share_of_the_depth() -> None:
     small = shrink(paper, SmallModel("model", 12), N_SAMPLES, has_data=True)
 
     assert small["studies"]["repairs"]["removed"] == [2, 4]
-    assert small["studies"]["other_models"]["removed"] == ["22%", "35%"]
+    assert small["studies"]["other_models"]["removed"] == [2, 4]
     # 23 · 12 / 32 = 8.6 and 29 · 12 / 32 = 10.9.
     assert small["selectors"]["published"]["layers"] == [8, 9, 10]
     assert small["selectors"]["shortened_llama"]["protect"] == [0, 1, -1]
+
+
+def test_a_deeper_model_takes_no_more_steps() -> None:
+    paper = read_paper("ghosted-layers")
+
+    small = shrink(paper, SmallModel("model", 30), N_SAMPLES, has_data=True)
+
+    assert small["studies"]["repairs"]["removed"] == [2, 4]
+    # 23 · 30 / 32 = 21.6 and 29 · 30 / 32 = 27.2.
+    assert small["selectors"]["published"]["layers"] == [21, 22, 23, 24, 25, 26, 27]
 
 
 def test_amounts_are_cut() -> None:

@@ -5,8 +5,8 @@ changes: names of calibrations, selectors, repairs, healings, tasks and studies 
 row of the paper's tables comes out.
 
 - Models: every study has the one model, `small`, in the place of its own.
-- Sizes: a number of layers becomes the same share of the small model's (rounded down, at least 1);
-  so do `protect` and `layers` of selectors.
+- Sizes: a number of layers becomes the same share of the small model's, of `DEPTH` layers at most
+  (rounded down, at least 1). `protect` and `layers` of selectors become layers at the same depth.
 - Amounts: at most `n_samples` questions or documents for each calibration and test, `LENGTH` tokens
   of a text, one solved example, `STEPS` steps of training in one pass, without 4 bits.
 - Data, where a folder is given: tasks and data sets keep their names and their form (choices or
@@ -20,7 +20,6 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -28,6 +27,7 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina.options.entry import document_range
 from lamina.options.models import Model
+from lamina.options.selectors import share_of_layers
 from lamina_workflow.checks.files import describe_model
 from lamina_workflow.config.text import check_same_study
 from lamina_workflow.papers.data import Raw, name_dataset, write_data
@@ -44,6 +44,8 @@ EXPECTED = "config/papers/expected.csv"
 SAMPLES = 16
 LENGTH = 64  # tokens of a text
 STEPS = 4  # of a training
+# A layer more is a sweep more for each way of choosing them one by one.
+DEPTH = 12
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class SmallModel:
     def scale(self, n_layers: int, depth: int) -> int:
         """The share that `n_layers` are of `depth` layers, in layers of this model."""
         return n_layers * self.n_layers // depth
+
+    def scale_size(self, size: int | str, depth: int) -> int:
+        """How many layers are removed in the place of `size` of `depth`: a number or a share."""
+        counted_layers = min(self.n_layers, DEPTH)
+        if isinstance(size, str):
+            return share_of_layers(size, counted_layers)
+        return max(1, size * counted_layers // depth)
 
 
 @dataclass(frozen=True)
@@ -239,11 +248,6 @@ def _scale_index(index: int, small_model: SmallModel, depth: int) -> int:
     return -max(1, small_model.scale(-index, depth))
 
 
-def _scale_size(size: Any, small_model: SmallModel, depth: int) -> Any:
-    """A number of layers as the same share of the small model's; a percentage stays."""
-    return max(1, small_model.scale(size, depth)) if isinstance(size, int) else size
-
-
 def _shorten_healing(entry: Raw) -> Raw:
     """A training of one pass and few steps, beside weights that are not in 4 bits.
 
@@ -282,7 +286,7 @@ def _move_study(study: Raw, small_model: SmallModel, depth: int) -> Raw:
     """A study of the small model, whose models had `depth` layers."""
     moved = study | {"models": [MODEL]}
     if "removed" in study:
-        sizes = [_scale_size(size, small_model, depth) for size in study["removed"]]
+        sizes = [small_model.scale_size(size, depth) for size in study["removed"]]
         moved["removed"] = list(dict.fromkeys(sizes))
     return moved
 
@@ -311,8 +315,8 @@ def write_expected(paper: str, raw: Raw, small_model: SmallModel, file: Path) ->
         rows = [row for row in reader if row["paper"] == paper and row["source"] in depths]
     for row in rows:
         if row["removed"] != "0":
-            size = _scale_size(int(row["removed"]), small_model, depths[row["source"]])
-            row["removed"] = str(size)
+            depth = depths[row["source"]]
+            row["removed"] = str(small_model.scale_size(int(row["removed"]), depth))
         row["source"] = small_model.source
 
     file.parent.mkdir(parents=True, exist_ok=True)
