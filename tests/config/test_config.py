@@ -53,6 +53,7 @@ def test_a_loaded_configuration_has_every_default(root: Path) -> None:
         "split": "train",
         "limit": None,
         "num_fewshot": 0,
+        "fewshot_seed": 1234,
         "seed": 0,
         "trust_code": False,
         "answers": "gold",

@@ -16,6 +16,7 @@ from lamina.data.encoding import open_encoder
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.options.calibrations import FEWSHOT_SEED
 from tests.given import tiny
 from tests.given.tasks import evaluate_with_lm_eval, make_task
 
@@ -168,7 +169,7 @@ def test_no_question_is_among_its_own_examples(
             assert prompt.count("\n\n") == 4
 
         lm_eval_task = new_task()
-        lm_eval_task.set_fewshot_seed(prompts.FEWSHOT_SEED)
+        lm_eval_task.set_fewshot_seed(FEWSHOT_SEED)
         lm_eval_task.build_all_requests()
         for request, expected in zip(requests(task), requests(lm_eval_task), strict=True):
             document_index, expected_prompt, _ = expected
@@ -178,6 +179,47 @@ def test_no_question_is_among_its_own_examples(
             assert is_leak or request == expected
     assert n_tasks > 10
     assert n_leaks > 0
+
+
+def test_a_seed_draws_the_examples_that_lm_eval_draws_by_it() -> None:
+    splits = {"train": random_documents(40, 1), "test": random_documents(3, 2)}
+    options = {"training_split": "train", "test_split": "test", "num_fewshot": 4}
+    encoder = open_encoder(tiny.model(depth=1), tiny.tokenizer())
+    prompts_by_seed = {}
+    for seed in (FEWSHOT_SEED, 7):
+        task = make_task(splits, **options)
+        prompts.seed_examples(task, seed)
+        prompts.build_requests(task, encoder, Style())
+        lm_eval_task = make_task(splits, **options)
+        lm_eval_task.set_fewshot_seed(seed)
+        lm_eval_task.build_all_requests()
+        assert requests(task) == requests(lm_eval_task)
+        prompts_by_seed[seed] = requests(task)
+    assert prompts_by_seed[7] != prompts_by_seed[FEWSHOT_SEED]
+
+
+def test_another_seed_reorders_examples_that_are_always_the_first() -> None:
+    splits = {"train": random_documents(4, 1), "test": random_documents(3, 2)}
+    options = {
+        "training_split": "train",
+        "test_split": "test",
+        "num_fewshot": 4,
+        "fewshot_config": {"sampler": "first_n"},
+    }
+    encoder = open_encoder(tiny.model(depth=1), tiny.tokenizer())
+    examples_by_seed = {}
+    for seed in (FEWSHOT_SEED, 7, 8):
+        task = make_task(splits, **options)
+        prompts.seed_examples(task, seed)
+        prompts.build_requests(task, encoder, Style())
+        examples_by_seed[seed] = task.instances[0].args[0].split("\n\n")[:4]
+    in_file = examples_by_seed[FEWSHOT_SEED]
+    assert [
+        example.count(document["q"])
+        for example, document in zip(in_file, splits["train"], strict=True)
+    ] == [1, 1, 1, 1]
+    assert examples_by_seed[7] != in_file
+    assert sorted(examples_by_seed[7]) == sorted(in_file) == sorted(examples_by_seed[8])
 
 
 def test_too_few_examples_are_refused() -> None:
@@ -221,7 +263,7 @@ def test_every_default_of_lm_eval_that_decides_a_prompt_is_known() -> None:
     assert defaults["apply_chat_template"] is False
     assert defaults["fewshot_as_multiturn"] is True
     assert defaults["gen_kwargs"] is None
-    assert defaults["fewshot_random_seed"] == prompts.FEWSHOT_SEED
+    assert defaults["fewshot_random_seed"] == FEWSHOT_SEED
 
     model_defaults = default_options(HFLM.__init__)
     assert model_defaults["chat_template_args"] is None

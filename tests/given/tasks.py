@@ -8,7 +8,9 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from lamina.data.prompts import seed_examples
 from lamina.data.task_groups import DatasetTask
+from lamina.options.calibrations import FEWSHOT_SEED
 from tests.given import tiny
 
 BOOTSTRAP_RESAMPLES = 1000  # lm-eval's own number takes seconds
@@ -20,6 +22,8 @@ def make_task(
     **changes: Any,
 ) -> DatasetTask:
     """A task on documents with a question `q`, choices `c` and the index `g` of the right choice.
+
+    Its examples are drawn as `load_task` and lm-eval draw them.
 
     `changes` replace keys of the task's configuration.
     """
@@ -37,7 +41,9 @@ def make_task(
         task_config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
 
     splits = {name: Dataset.from_list(rows) for name, rows in documents_by_split.items()}
-    return DatasetTask(DatasetDict(splits), task_config | changes)
+    task = DatasetTask(DatasetDict(splits), task_config | changes)
+    seed_examples(task, FEWSHOT_SEED)
+    return task
 
 
 def evaluate_with_lm_eval(

@@ -27,6 +27,7 @@ def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Row
         job.task.num_fewshot,
         job.task.choices,
         trust_code=job.task.trust_code,
+        fewshot_seed=job.task.fewshot_seed,
     )
     benchmark = GenerationBenchmark(
         task,

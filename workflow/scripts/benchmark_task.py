@@ -27,6 +27,7 @@ def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Row
         job.task.num_fewshot,
         job.task.choices,
         trust_code=job.task.trust_code,
+        fewshot_seed=job.task.fewshot_seed,
     )
     tokenizer = load_tokenizer(manifest)
     score = TaskBenchmark(task, base, tokenizer, job.task.limit, Style.of(manifest)).score

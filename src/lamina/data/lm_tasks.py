@@ -29,6 +29,7 @@ from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, list_tasks
 from lamina.errors import LaminaError
+from lamina.options.calibrations import FEWSHOT_SEED
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
 
@@ -52,6 +53,7 @@ def load_task(
     choices: str | None = None,
     split: str | None = None,
     trust_code: bool = False,
+    fewshot_seed: int = FEWSHOT_SEED,
 ) -> TaskOrGroup:
     """An lm-eval task or group that is ready to build requests.
 
@@ -59,6 +61,7 @@ def load_task(
         made.
     split: What the task is evaluated on, by default its own test split.
     trust_code: Whether Python that the task files of the project name may run.
+    fewshot_seed: See `prompts.seed_examples`.
 
     Raises LaminaError if no task has that name, it names Python that is not trusted, its data
     cannot be loaded, or it lacks the split.
@@ -67,6 +70,7 @@ def load_task(
     for task in list_tasks(loaded):
         if num_fewshot is not None:
             task.set_config("num_fewshot", num_fewshot)
+        prompts.seed_examples(task, fewshot_seed)
         if split is not None:
             _use_split(task, split)
         elif not (task.has_test_docs() or task.has_validation_docs()):

@@ -227,13 +227,13 @@ def draw_tasks(
     """
     if not isinstance(entry, entries.Task | entries.Tasks | entries.Choices):
         return
-    options: dict[str, Any]
+    options: dict[str, Any] = {"fewshot_seed": entry.fewshot_seed}
     if isinstance(entry, entries.Choices):
         sources = [name]
-        options = {"choices": entry.choices}
+        options |= {"choices": entry.choices}
     else:
         sources = entry.drawn
-        options = {"split": entry.split, "trust_code": entry.trust_code}
+        options |= {"split": entry.split, "trust_code": entry.trust_code}
     for source in sources:
         loaded = lm_tasks.load_task(source, root, entry.num_fewshot, **options)
         own = isinstance(entry, entries.Choices) or lm_tasks.is_own(source, root)

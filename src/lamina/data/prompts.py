@@ -10,7 +10,7 @@ of its HFLM that decide a number, these are different here (theirs in brackets):
 - a question is never among its own examples (it may be); all other examples are those of lm-eval.
 
 These are the same: `fewshot_as_multiturn` (True), `system_instruction` (None) and
-`chat_template_args` (none), which are keys of the model; `fewshot_random_seed` (1234), `gen_kwargs`
+`chat_template_args` (none), which are keys of the model; `fewshot_random_seed` (1234: `fewshot_seed`), `gen_kwargs`
 (none), `bootstrap_iters` (100,000), `max_gen_toks` (256), `add_bos_token` (as the tokenizer does),
 `prefix_token_id` (BOS, else EOS), `max_length` (what config.json says, else what the tokenizer
 says, else 2048) and `truncation` (False: what is longer loses its oldest tokens).
@@ -28,9 +28,7 @@ from lamina.data.answers import document_start, document_text
 from lamina.data.encoding import EncodingLM
 from lamina.data.overlap import document_hash
 from lamina.errors import LaminaError
-
-FEWSHOT_SEED = 1234
-"""The seed with which the stock lm_eval command draws few-shot examples."""
+from lamina.options.calibrations import FEWSHOT_SEED
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ def build_requests(
     Raises LaminaError if there are too few other documents for the examples, or one of them has no
     answer.
     """
-    task.set_fewshot_seed(FEWSHOT_SEED)
     if task.config.num_fewshot:
         ExampleSampler(task).install()
     lm.chat_template_args = dict(style.arguments)
@@ -102,6 +99,23 @@ def answer_delimiter(task: ConfigurableTask, style: Style) -> str:
     if style.chat_template and not has_open_prefix:
         return ""
     return str(task.config.target_delimiter)
+
+
+def seed_examples(task: ConfigurableTask, seed: int) -> None:
+    """Draw the few-shot examples of a task by a seed.
+
+    A task that always takes its first examples, such as MMLU, has them shuffled by any seed but
+    that of the stock lm_eval command.
+    """
+    if not task.config.num_fewshot:
+        return
+    task.set_fewshot_seed(seed)
+    sampler = task.sampler
+    if isinstance(sampler, FirstNSampler) and seed != FEWSHOT_SEED:
+        pool = list(sampler.fewshot_docs())
+        random.Random(seed).shuffle(pool)
+        sampler.fewshot_indices = None  # the pool has been taken by them already
+        sampler.replace_df(pool)
 
 
 class ExampleSampler:

@@ -5,7 +5,13 @@ from typing import Annotated, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from lamina.options.calibrations import NUM_FEWSHOT, TEXT, HubTexts, trust_code_option
+from lamina.options.calibrations import (
+    EXAMPLES_SEED,
+    NUM_FEWSHOT,
+    TEXT,
+    HubTexts,
+    trust_code_option,
+)
 from lamina.options.entry import (
     DOCUMENTS_ALLOWED,
     Choice,
@@ -70,6 +76,7 @@ class TaskEntry(Entry):
     ASIDE: ClassVar[tuple[str, ...]] = ("generate",)
 
     num_fewshot: int = NUM_FEWSHOT
+    fewshot_seed: int = EXAMPLES_SEED
     limit: int | None = option(
         "Number of test documents, the first ones (of each task of a group); `null` takes all.",
         None,

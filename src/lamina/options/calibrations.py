@@ -53,6 +53,13 @@ NUM_FEWSHOT = option(
     0,
     ge=0,
 )
+FEWSHOT_SEED = 1234  # with which the stock lm_eval command draws
+EXAMPLES_SEED = option(
+    "Seed by which solved examples are drawn and ordered. 1234 is that of lm-eval, with which tasks "
+    "such as MMLU always have the same examples in the same order.",
+    FEWSHOT_SEED,
+    ge=0,
+)
 TEXT = option(
     "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
 )
@@ -166,6 +173,7 @@ class Task(Calibration):
     split: Split = _SPLIT
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT
+    fewshot_seed: int = EXAMPLES_SEED
     seed: int = entry.seed_option()
     trust_code: bool = trust_code_option()
     answers: Literal["gold", "model"] = _ANSWERS
@@ -184,6 +192,7 @@ class Tasks(Calibration):
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = _SPLIT
     num_fewshot: int = NUM_FEWSHOT
+    fewshot_seed: int = EXAMPLES_SEED
     seed: int = entry.seed_option()
     trust_code: bool = trust_code_option()
     answers: Literal["gold", "model"] = _ANSWERS
@@ -303,4 +312,5 @@ class Choices(Calibration):
     )
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT
+    fewshot_seed: int = EXAMPLES_SEED
     seed: int = entry.seed_option()
