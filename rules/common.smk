@@ -238,8 +238,8 @@ for handler in workflow.logger_manager.plugin_handlers:
         handler.follow(workflow, Path("results/cost.json"), machine)
 
 
-# With `max-jobs-per-timespan: 6000/1m` (profiles/default), Snakemake leaves a timer of 60 s behind
-# each time that it has looked for jobs, and Python waits for the last one when the run has ended.
+# With `max-jobs-per-timespan: 360000/1h` (profiles/default), Snakemake leaves a timer of an hour
+# behind each time that it has looked for jobs, and Python waits for the last one when the run ends.
 # docs/pipeline.md shows it in five lines.
 def cancel_timers():
     """Wait for the end of the run, and cancel the timers that Snakemake has left."""

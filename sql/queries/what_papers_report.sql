@@ -17,7 +17,7 @@ WITH printed AS (  -- a column without a number in this file has no type of its 
     INTO NAME task VALUE number
 ),
 published AS (
-    SELECT * EXCLUDE ("table", number) REPLACE (removed::BIGINT AS removed), "table"::INTEGER AS table_number,
+    SELECT * EXCLUDE ("table", number) REPLACE (removed::BIGINT AS removed), "table"::INTEGER AS "table",
         number::DOUBLE AS published
     FROM printed
 ),
@@ -36,8 +36,9 @@ measured AS (  -- the metric that a paper names, else the task's main one
     FROM score_means WHERE n_selectors > 1
 ),
 compared AS (
-    SELECT p.paper, p.table_number, p.of, s.model, p.calibration, s.selector, s.removed, s.repair, s.healing, p.task,
-        string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
+    SELECT p.paper, p."table", p.of, s.model,
+        if(p.calibration = 'own' AND p.task NOT LIKE '% %', p.task, p.calibration) AS calibration, s.selector, s.removed, s.repair,
+        s.healing, p.task, string_agg(DISTINCT s.metric, ', ') AS metric, p.published, avg(s.value) AS ours,
         mean_stderr(s.value, s.stderr) AS stderr, sum(s.n_samples)::BIGINT AS n_samples
     FROM asked AS p
     JOIN models AS m USING (source)
@@ -47,7 +48,8 @@ compared AS (
     GROUP BY ALL
     HAVING count(*) = len(string_split(p.task, ' '))
 )
-SELECT * EXCLUDE (stderr, n_samples), stderr, ours - published AS difference,
-    abs(difference) <= 2 * stderr AS within, n_samples
+SELECT "table", calibration, selector, removed, repair, published, round(ours, 4) AS ours,
+    abs(ours - published) <= 2 * stderr AS within, healing, task, of, metric, stderr, n_samples,
+    ours - published AS difference, model, paper
 FROM compared
-ORDER BY paper, table_number, of, model, removed, calibration, selector, repair, healing, task;
+ORDER BY paper, "table", of, model, removed, calibration, selector, repair, healing, task;

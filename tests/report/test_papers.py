@@ -54,8 +54,7 @@ def test_a_run_is_compared_with_a_paper(tmp_path: Path, monkeypatch: pytest.Monk
     rows = comparison_rows(tmp_path, benchmarks)
 
     numbers = [
-        (row["table_number"], row["removed"], row["task"], row["published"], row["within"])
-        for row in rows
+        (row["table"], row["removed"], row["task"], row["published"], row["within"]) for row in rows
     ]
     assert numbers == [
         (1, 0, "arc_easy", 0.8102, False),
@@ -89,7 +88,7 @@ def test_a_mean_over_the_tasks_of_a_table_is_compared_in_the_papers_metric(tmp_p
     rows = comparison_rows(tmp_path, benchmarks)
 
     [mean] = [row for row in rows if row["paper"] == "2605.15491"]
-    assert mean["table_number"] == 2
+    assert mean["table"] == 2
     assert mean["repair"] == "ghost"
     assert mean["task"] == " ".join(NINE_TASKS)
     assert mean["metric"] == "acc"
@@ -167,7 +166,7 @@ def test_five_random_draws_are_compared_as_their_mean(tmp_path: Path) -> None:
     rows = comparison_rows(tmp_path, benchmarks, plans)
 
     [mean] = [row for row in rows if row["removed"] == 16]
-    assert (mean["table_number"], mean["selector"]) == (10, "random")
+    assert (mean["table"], mean["selector"]) == (10, "random")
     assert mean["ours"] == pytest.approx(np.mean(values))
     assert mean["stderr"] == pytest.approx((0.03**2 + np.var(values, ddof=1) / 5) ** 0.5)
     assert mean["within"]
