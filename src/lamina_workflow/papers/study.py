@@ -8,7 +8,8 @@ row of the paper's tables comes out.
 - Sizes: a number of layers becomes the same share of the small model's, of `DEPTH` layers at most
   (rounded down, at least 1). `protect` and `layers` of selectors become layers at the same depth.
 - Amounts: at most `n_samples` questions or documents for each calibration and test, `LENGTH` tokens
-  of a text, one solved example, `STEPS` steps of training in one pass, without 4 bits.
+  of a text, one solved example, two draws of a selector, `STEPS` steps of training in one pass,
+  without 4 bits.
 - Data, where a folder is given: tasks and data sets keep their names and their form (choices or
   written answers, fields, splits), on questions and texts of that folder.
 
@@ -232,8 +233,10 @@ def _shrink_texts(entry: Raw, n_samples: int, has_data: bool) -> Raw:
 
 
 def _scale_selector(entry: Raw, small_model: SmallModel, depth: int) -> Raw:
-    """A selector whose layers are those at the same depth of the small model."""
+    """A selector with few draws, whose layers are those at the same depth of the small model."""
     scaled = dict(entry)
+    if "replicates" in entry:
+        scaled["replicates"] = 2
     for key in ("layers", "protect"):
         if key in entry:
             indices = [_scale_index(index, small_model, depth) for index in entry[key]]
