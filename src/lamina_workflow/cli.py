@@ -576,6 +576,8 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
     Raises LaminaError if there is no configuration.
     """
     command = [*MODULE_COMMAND, "snakemake", "--snakefile", str(PROJECT / "workflow/Snakefile")]
+    # Snakemake itself finds only a profile of the current folder or beside the Snakefile.
+    command += ["--workflow-profile", str(PROJECT / "profiles/default")]
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]
