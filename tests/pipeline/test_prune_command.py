@@ -51,6 +51,7 @@ def test_it_ends_in_a_table_and_a_variant_to_take(workplace: Path) -> None:
     output = (workplace / "output.txt").read_text(encoding="utf-8")
 
     assert "Of 60 questions, 36 choose layers and fit repairs, and 24 others test" in output
+    assert "profiles/default for setting default command line arguments" in output
     assert "base model" in output
     assert "take it       lamina export A" in output
     assert output.rstrip().endswith("cd study")
