@@ -50,7 +50,7 @@ from lamina_workflow.stages.job import Wildcards
 from lamina.store.checksum import read_json
 from lamina import paths
 from lamina_workflow.study import requests, sweeps, tables
-from lamina_workflow.checks.advice import advise_on
+from lamina_workflow.checks import advice
 from lamina_workflow.checks.cached import check_cached
 from lamina_workflow.checks.load import load_configuration
 from lamina.paths import any_of
@@ -85,9 +85,9 @@ with preconditions.end_with_message(workflow.configfiles):
             read_json(manifest)
 
 # Written once, and not again by the processes of single jobs.
-if workflow.exec_mode.name == "DEFAULT":
-    for advice in advise_on(CONFIG, Path.cwd()):
-        logger.warning(f"lamina: {advice}")
+if workflow.exec_mode.name == "DEFAULT" and advice.is_wanted(os.environ):
+    for line in advice.advise_on(CONFIG, Path.cwd()):
+        logger.warning(f"lamina: {line}")
 
 # How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
 # use the network (lamina_workflow.runtime.online).

@@ -22,6 +22,7 @@ from lamina.errors import LaminaError, report_errors
 from lamina.paths import PROJECT, RESULTS
 from lamina.variant import FORM
 from lamina.version import VERSION
+from lamina_workflow.checks import advice
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
 from lamina_workflow.papers.study import (
     PAPERS,
@@ -226,7 +227,7 @@ def run(configuration: Configuration = None, cores: Cores = "all") -> None:
     lamina run config/mine.yaml --cores 4
     ```
     """
-    _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY)
+    _run_snakemake(Path.cwd(), cores, configuration, *WHOLE_STUDY, advises=True)
     _print_ending(Path.cwd(), configuration)
 
 
@@ -278,7 +279,8 @@ def paper(
     folder = folder or name_folder(request)
     typer.echo("\n".join(write_paper(request, folder)))
     configuration = Path(CONFIGURATION)
-    _run_snakemake(folder, cores, configuration, *WHOLE_STUDY)
+    # Few samples are what --small asks for.
+    _run_snakemake(folder, cores, configuration, *WHOLE_STUDY, advises=small is None)
     _print_ending(folder, configuration)
     with chdir(folder):
         _run_module("lamina_workflow.report.shell", "what_papers_report")
@@ -304,7 +306,7 @@ def plan(
     lamina plan config/mine.yaml --rate 100
     ```
     """
-    _run_snakemake(Path.cwd(), cores, configuration, "results/cost.json")
+    _run_snakemake(Path.cwd(), cores, configuration, "results/cost.json", advises=True)
     options = ["--cores", cores, "--jobs", str(_count_jobs(configuration))]
     if rate is not None:
         options += ["--rate", rate]
@@ -561,8 +563,14 @@ def options(
     """Options of all commands."""
 
 
-def _run_snakemake(folder: Path, cores: str, configuration: Path | None, *targets: str) -> None:
-    """Run Snakemake in a folder; ends the program with Snakemake's status if it fails."""
+def _run_snakemake(
+    folder: Path, cores: str, configuration: Path | None, *targets: str, advises: bool = False
+) -> None:
+    """Run Snakemake in a folder; ends the program with Snakemake's status if it fails.
+
+    advises: Whether it says which entries of the configuration are of little use.
+    """
+    os.environ[advice.SWITCH] = "yes" if advises else "no"
     with chdir(folder):
         command = [*_snakemake_command(cores, configuration), "--logger", "lamina"]
         if targets:

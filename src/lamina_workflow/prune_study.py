@@ -6,6 +6,7 @@ with paths and keys as a user writes them, so that the next study begins by edit
 """
 
 import json
+import math
 import random
 import re
 from collections.abc import Iterable, Sequence
@@ -20,12 +21,14 @@ from lamina.data.files import read_questions
 from lamina.errors import LaminaError
 from lamina.options.models import Model
 from lamina.options.selectors import share_of_layers
+from lamina_workflow.checks.advice import FEWEST_QUESTIONS, seems_conversational
 from lamina_workflow.config.text import check_same_study
 
 TEST_SHARE = 0.4
 """Share of the questions that test: of 100, 40 tell 20 points from nothing, and 60 still choose."""
 TEXT_TEST_SHARE = 0.2
 LEAST_QUESTIONS = 20
+ENOUGH_QUESTIONS = math.ceil(FEWEST_QUESTIONS / min(TEST_SHARE, 1 - TEST_SHARE))
 LEAST_DOCUMENTS = 20
 MOST_QUESTIONS = 400
 """That choose. More make the search longer, and rankings hardly better (docs/choose.md)."""
@@ -150,6 +153,12 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
             "task may ruin other text, and it is not measured."
         )
 
+    if request.has_task and seems_conversational(request.source, Path.cwd()):
+        notes.append(
+            f"{request.source} is by its name a model for conversations, but questions are asked "
+            "without its chat template. If you use it with one, add chat_template: true to the model "
+            f"in {CONFIGURATION}, and run lamina run there."
+        )
     configuration = describe_study(request)
     if request.n_samples is not None:
         _limit_samples(configuration, files, request.n_samples)
@@ -324,6 +333,11 @@ def _split_questions(
         f"Of {len(questions)} questions, {n_choosing} choose layers and fit repairs, and "
         f"{len(test)} others test the result."
     )
+    if min(n_choosing, len(test)) < FEWEST_QUESTIONS:
+        notes.append(
+            f"Fewer than {FEWEST_QUESTIONS} questions choose and test hardly better than chance. Give "
+            f"at least {ENOUGH_QUESTIONS} in all, better a few hundred."
+        )
     return {QUESTIONS_THAT_CHOOSE: choose[:MOST_QUESTIONS], QUESTIONS_THAT_TEST: test}
 
 

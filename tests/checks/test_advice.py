@@ -64,7 +64,7 @@ def test_a_sensible_configuration_gets_no_advice(root: Path) -> None:
             {"text": "book.jsonl", "window": 8},
             "benchmarks.perplexity.book.documents: one document",
         ),
-        ("studies.prune.tasks", ["mine"], "no benchmark of this study belongs to 'recall'"),
+        ("studies.prune.tasks", ["mine"], "no benchmark belongs to 'recall'"),
         ("models.small.source", INSTRUCT_MODEL, "models.small.chat_template: "),
     ],
 )
@@ -77,13 +77,26 @@ def test_what_says_hardly_anything_gets_one_line_of_advice(
     assert "\n" not in line
 
 
+def test_many_entries_of_a_kind_get_one_line(root: Path) -> None:
+    raw = minimal_config()
+    for number, limit in enumerate((12, 16, 16, 16, 40)):
+        set_key(raw, f"calibrations.few{number}", {"choices": "mine.jsonl", "limit": limit})
+
+    [line] = advise(raw, root)
+
+    assert line.startswith(
+        "calibrations.few0, calibrations.few1, calibrations.few2 and 1 more: 12 to 16 questions tell "
+        "layers apart"
+    )
+
+
 def test_a_mixture_without_a_benchmark_of_its_own_gets_one_line_of_advice(root: Path) -> None:
     raw = set_key(minimal_config(), "studies.prune.calibrations", ["mixture"])
     set_key(raw, "benchmarks.tasks", {"mine": {"choices": "mine_test.jsonl"}})
 
     [line] = advise(raw, root)
 
-    assert "no benchmark of this study belongs to 'mixture'" in line
+    assert "no benchmark belongs to 'mixture'" in line
 
 
 @pytest.mark.parametrize(

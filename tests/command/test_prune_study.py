@@ -127,6 +127,18 @@ def test_a_study_of_some_size_is_found_again(workplace: Path) -> None:
     assert find_written([request(remove="50%", n_samples=20)], study.folder) is None
 
 
+def test_few_questions_are_remarked_on_in_words_of_the_command(workplace: Path) -> None:
+    few = [{"query": f"w{index}", "choices": ["w1", "w2"], "gold": 0} for index in range(75)]
+    write_lines(workplace / "enough.jsonl", few)
+    write_lines(workplace / "few.jsonl", few[:70])
+
+    notes = prepare_study(request(questions=Path("few.jsonl"))).notes
+    assert [note for note in notes if "at least 75 in all" in note]
+    assert not re.search(r"calibrations|benchmarks", " ".join(notes))
+    enough_notes = prepare_study(request(questions=Path("enough.jsonl"))).notes
+    assert not [note for note in enough_notes if "at least" in note]
+
+
 def test_half_of_a_share_is_tried_too() -> None:
     assert describe_study(request(remove="30%"))["studies"]["prune"]["removed"] == ["15%", "30%"]
     assert describe_study(request(remove="5"))["studies"]["prune"]["removed"] == [2, 5]

@@ -1,10 +1,11 @@
-"""What may run but will hardly tell anything: one line each, before the first job.
+"""What may run but will hardly tell anything: one line of each kind, before the first job.
 
-Nothing here is refused.
+Nothing here is refused. The lines name keys of the configuration; `lamina prune` says the same in
+words of its own.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lamina.data import files
@@ -17,15 +18,23 @@ from lamina.options.entry import document_range
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
 
+SWITCH = "LAMINA_ADVICE"
+"""An environment variable: `no` where a command wants no advice."""
+MAX_NAMED = 3  # keys in a line
 FEWEST_QUESTIONS = 30  # with fewer, the error of an accuracy is 9 points or more
 _LARGEST_FILE = 1 << 20  # bytes of a data file that is read again for advice
 _INSTRUCT = re.compile(r"(?i)(^|[-_./])(instruct|chat|it)($|[-_./])")
 
 
-def advise_on(config: Configuration, root: Path) -> list[str]:
-    """Sentences about entries that are allowed but of little use.
+def is_wanted(environ: Mapping[str, str]) -> bool:
+    """Whether the command that runs Snakemake plans or runs a study, and has no advice of its own."""
+    return environ.get(SWITCH) != "no"
 
-    Each names the key, says why, and what to write instead.
+
+def advise_on(config: Configuration, root: Path) -> list[str]:
+    """Sentences about entries that are allowed but of little use, at most one of each kind.
+
+    Each names the keys, says why, and what to write instead.
 
     config: A configuration that `lamina_workflow.checks.load.load_configuration` has checked, with
         the files under `root`.
@@ -38,35 +47,59 @@ def advise_on(config: Configuration, root: Path) -> list[str]:
     ]
 
 
+def _list_names(names: Sequence[str]) -> str:
+    """The first few names as text."""
+    listed = ", ".join(names[:MAX_NAMED])
+    n_more = len(names) - MAX_NAMED
+    return f"{listed} and {n_more} more" if n_more > 0 else listed
+
+
 def _advise_on_questions(config: Configuration, root: Path) -> Iterator[str]:
     """Calibrations and tasks with very few questions."""
+    calibration_counts: dict[str, int | None] = {}
     for name, calibration in config.calibrations.items():
         entry_key = f"calibrations.{name}"
         if isinstance(calibration, Choices):
-            file = calibration.choices
-            yield from _advise_on_count(entry_key, "layers", calibration.limit, file, root)
+            n_questions = _count_questions(entry_key, calibration.choices, root)
+            calibration_counts[entry_key] = _least(calibration.limit, n_questions)
         if isinstance(calibration, calibrations.Task):
-            yield from _advise_on_count(entry_key, "layers", calibration.limit, None, root)
+            calibration_counts[entry_key] = calibration.limit
+    yield from _advise_on_counts(calibration_counts, "layers")
+
+    task_counts: dict[str, int | None] = {}
     for name, task in config.benchmarks.tasks.items():
         entry_key = f"benchmarks.tasks.{name}"
-        yield from _advise_on_count(entry_key, "variants", task.limit, task.choices, root)
+        n_questions = _count_questions(entry_key, task.choices, root)
+        task_counts[entry_key] = _least(task.limit, n_questions)
+    yield from _advise_on_counts(task_counts, "variants")
 
 
-def _advise_on_count(
-    entry_key: str, told_apart: str, limit: int | None, file: str | None, root: Path
-) -> Iterator[str]:
-    """At most one sentence about an entry with a limit and perhaps a file of questions.
+def _least(limit: int | None, n_questions: int | None) -> int | None:
+    """The smaller of two counts, of which each may be unknown."""
+    known_counts = [count for count in (limit, n_questions) if count is not None]
+    return min(known_counts, default=None)
 
+
+def _advise_on_counts(counts: Mapping[str, int | None], told_apart: str) -> Iterator[str]:
+    """At most one sentence about the entries that have few questions.
+
+    counts: Of questions, by the key of the entry; None where there are many or nobody knows.
     told_apart: What the questions are to tell apart.
     """
-    counts = [limit, _count_questions(entry_key, file, root)]
-    known_counts = [count for count in counts if count is not None]
-    n_questions = min(known_counts, default=FEWEST_QUESTIONS)
-    if n_questions < FEWEST_QUESTIONS:
-        yield (
-            f"{entry_key}: {n_questions} questions tell {told_apart} apart only by chance. Use at "
-            f"least {FEWEST_QUESTIONS}, better a few hundred."
-        )
+    few = {
+        key: count
+        for key, count in counts.items()
+        if count is not None and count < FEWEST_QUESTIONS
+    }
+    if not few:
+        return
+    n_least = min(few.values())
+    n_most = max(few.values())
+    numbers = f"{n_least}" if n_least == n_most else f"{n_least} to {n_most}"
+    yield (
+        f"{_list_names(list(few))}: {numbers} questions tell {told_apart} apart only by chance. Use "
+        f"at least {FEWEST_QUESTIONS}, better a few hundred."
+    )
 
 
 def _count_questions(entry_key: str, file: str | None, root: Path) -> int | None:
@@ -78,18 +111,26 @@ def _count_questions(entry_key: str, file: str | None, root: Path) -> int | None
 
 def _advise_on_single_documents(config: Configuration, root: Path) -> Iterator[str]:
     """Texts of one document, which give no error bar."""
-    for name, calibration in config.calibrations.items():
-        if isinstance(calibration, Text | Hub) and _is_single(calibration, name, root):
-            yield (
-                f"calibrations.{name}.documents: one document is one sample, which gives no error "
-                "bar. Use several documents, or cut this one into several."
-            )
-    for name, text in config.benchmarks.perplexity.items():
-        if text.joined is None and _is_single(text, name, root):
-            yield (
-                f"benchmarks.perplexity.{name}.documents: one document gives no error bar. Use "
-                'several documents, or write `joined: ""`, which counts the windows of this one.'
-            )
+    single_calibrations = [
+        f"calibrations.{name}.documents"
+        for name, calibration in config.calibrations.items()
+        if isinstance(calibration, Text | Hub) and _is_single(calibration, name, root)
+    ]
+    if single_calibrations:
+        yield (
+            f"{_list_names(single_calibrations)}: one document is one sample, which gives no error "
+            "bar. Use several documents, or cut this one into several."
+        )
+    single_texts = [
+        f"benchmarks.perplexity.{name}.documents"
+        for name, text in config.benchmarks.perplexity.items()
+        if text.joined is None and _is_single(text, name, root)
+    ]
+    if single_texts:
+        yield (
+            f"{_list_names(single_texts)}: one document gives no error bar. Use several documents, "
+            'or write `joined: ""`, which counts the windows of this one.'
+        )
 
 
 def _is_single(entry: Text | Hub | PerplexityEntry, name: str, root: Path) -> bool:
@@ -108,17 +149,25 @@ def _is_single(entry: Text | Hub | PerplexityEntry, name: str, root: Path) -> bo
 
 def _advise_on_missing_benchmarks(config: Configuration) -> Iterator[str]:
     """Calibrations whose task no benchmark measures."""
+    lacking_studies: list[str] = []
+    unmeasured: list[str] = []
     for study_name, study in config.studies.items():
         if not isinstance(study, Prune):
             continue
-        for name in study.calibrations:
-            if not config.is_text(name) and not _measured_own_tasks(config, study, name):
-                yield (
-                    f"studies.{study_name}.calibrations: no benchmark of this study belongs to "
-                    f"'{name}', so the report cannot say which variant keeps its task. Add one "
-                    "under benchmarks.tasks by the name of its task, or of the calibration where "
-                    "it has `choices`."
-                )
+        names = [
+            f"'{name}'"
+            for name in study.calibrations
+            if not config.is_text(name) and not _measured_own_tasks(config, study, name)
+        ]
+        if names:
+            lacking_studies.append(f"studies.{study_name}.calibrations")
+            unmeasured += [name for name in names if name not in unmeasured]
+    if unmeasured:
+        yield (
+            f"{_list_names(lacking_studies)}: no benchmark belongs to {_list_names(unmeasured)}, so "
+            "the report cannot say which variant keeps that task. Add one under benchmarks.tasks by "
+            "the name of its task, or of the calibration where it has `choices`."
+        )
 
 
 def _measured_own_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:
@@ -136,16 +185,27 @@ def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
         if _asks_questions(config, study):
             asked_models.update(study.models)
 
-    for name, model in config.models.items():
-        if name not in asked_models or model.chat_template or not _INSTRUCT.search(model.source):
-            continue
-        folder = root / model.source
-        if not folder.is_dir() or checkpoint.has_chat_template(folder):
-            yield (
-                f"models.{name}.chat_template: '{model.source}' looks like a model for "
-                "conversations, but questions are asked without its template. Write "
-                "chat_template: true if you use the model with it."
-            )
+    without_template = [
+        f"models.{name}.chat_template"
+        for name, model in config.models.items()
+        if name in asked_models
+        and not model.chat_template
+        and seems_conversational(model.source, root)
+    ]
+    if without_template:
+        yield (
+            f"{_list_names(without_template)}: by its name a model for conversations, but questions "
+            "are asked without its template. Write chat_template: true if you use the model with "
+            "it."
+        )
+
+
+def seems_conversational(source: str, root: Path) -> bool:
+    """Whether a model has the name of a model for conversations and, if it is here, a template."""
+    if not _INSTRUCT.search(source):
+        return False
+    folder = root / source
+    return not folder.is_dir() or checkpoint.has_chat_template(folder)
 
 
 def _asks_questions(config: Configuration, study: Study) -> bool:
