@@ -46,14 +46,22 @@ def test_a_portfolio_names_its_winner_and_how_far_behind_the_others_were() -> No
     lines = explain_plan(PLAN)
 
     assert lines[1] == "It removes layers 4, 7."
-    assert lines[2].startswith("Member exchange proposed this set. On 451 judge documents")
-    assert "1.805 nats with repair ghost_mixed; the base model's is 1.500" in lines[2]
+    assert "compared as wholes" in lines[2]
+    assert "one layer was exchanged for another. On 451 such documents" in lines[3]
+    assert "1.805 nats with repair ghost_mixed; the base model's is 1.500" in lines[3]
     assert "The same set without a repair: 2.682." in lines
     assert (
-        "Member block proposed layers 4, 5: without a repair, its loss is 0.114 more (n = 100)."
-        in lines
+        "block proposed layers 4, 5: without a repair, its loss is 0.114 more (n = 100)." in lines
     )
-    assert "Member cosine proposed the same set." in lines
+    assert "cosine proposed the same set." in lines
+    own_words = {"member", "judge", "tournament"}
+    assert not own_words & set(" ".join(lines).lower().split())
+
+
+def test_a_set_that_one_way_to_choose_proposed_names_it() -> None:
+    lines = explain_plan(replace(PLAN, choice=PLAN.choice | {"member": "cosine"}))
+
+    assert lines[3].startswith("cosine proposed this set. On 451 such documents")
 
 
 def test_an_iterative_plan_has_a_line_for_each_removal() -> None:

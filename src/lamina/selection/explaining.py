@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lamina.selection.plans import Plan
+from lamina.selection.tournament import EXCHANGE
 
 
 def explain_plan(plan: Plan) -> list[str]:
@@ -22,31 +23,36 @@ def explain_plan(plan: Plan) -> list[str]:
 
 
 def _explain_tournament(plan: Plan) -> list[str]:
-    """The winner of a portfolio, and how far behind the sets of the other members were."""
+    """Where the set of a portfolio came from, and how far behind the other sets were."""
     choice = plan.choice
     repair = _describe_repair(choice["repair"])
+    origin = f"{choice['member']} proposed this set"
+    if choice["member"] == EXCHANGE:
+        origin = "This set is another good one of which one layer was exchanged for another"
     lines = [
-        f"Member {choice['member']} proposed this set. On {choice['n_samples']} judge documents, "
-        f"its loss is {choice['loss']:.3f} nats {repair}; the base model's is "
-        f"{choice['base_loss']:.3f}. It was the best of several, so expect about "
-        f"{choice['corrected_loss']:.3f} on other documents."
+        "Several ways to choose proposed sets of layers. The sets were compared as wholes, on "
+        "documents that had proposed none of them.",
+        f"{origin}. On {choice['n_samples']} such documents, its loss is {choice['loss']:.3f} nats "
+        f"{repair}; the base model's is {choice['base_loss']:.3f}. It was the best of several, so "
+        f"expect about {choice['corrected_loss']:.3f} on other documents.",
     ]
     for name, loss in choice["repairs"].items():
         if name != choice["repair"]:
             lines.append(f"The same set {_describe_repair(name)}: {loss:.3f}.")
     for name, member in choice["members"].items():
         if set(member["units"]) == set(plan.units):
-            lines.append(f"Member {name} proposed the same set.")
+            lines.append(f"{name} proposed the same set.")
             continue
         lines.append(
-            f"Member {name} proposed {_list_units(member['units'])}: "
+            f"{name} proposed {_list_units(member['units'])}: "
             f"{_describe_repair(member['repair'])}, its loss is {member['more']:.3f} more "
             f"(n = {member['n_samples']})."
         )
     for result in choice.get("written", []):
         lines.append(
             f"Without {_list_units(result['units'])}, {_describe_repair(result['repair'])}, "
-            f"{100 * result['right']:.1f} % of the judging answers are written right. These decided."
+            f"{100 * result['right']:.1f} % of the answers to these documents are written right, which "
+            "decided."
         )
     if "note" in choice:
         lines.append(choice["note"])
