@@ -218,7 +218,7 @@ class RunProgress:
     n_done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     # What the line said last of the time left, and when it is computed again.
-    _time_left: str = ""
+    _left: Guess | None = None
     _next_refresh: float = 0.0
 
     def start(self, job: int, rule: str, now: float, threads: int = 0) -> None:
@@ -243,7 +243,12 @@ class RunProgress:
         return sorted(jobs, key=lambda job: job.started or 0.0)
 
     def guess_left(self, now: float) -> Guess | None:
-        """Seconds to the end at the pace so far; None before a minute of work was measured."""
+        """Seconds to the end at the pace so far.
+
+        None before a minute of work was measured, and where nothing says what is left.
+        """
+        if len(self.jobs) < self.job_counts["total"]:
+            return None
         self._read_forecast()
         for job in self.running:
             job.report = WorkReport.read(job.log)
@@ -274,25 +279,33 @@ class RunProgress:
 
     def line(self, now: float) -> str:
         """The state of the run in one line, such as
-        `120 of 400 jobs (30 %), 21 min: search_plans (41 of 120 sets, 34 %); 20 to 30 min left`.
+        `120 of 400 jobs, 21 min (46 %): search_plans (41 of 120 sets, 34 %); 20 to 30 min left`.
+
+        The share is that of the time, and so of the work that was forecast: jobs differ too much for
+        their number to say it.
         """
         if now >= self._next_refresh:
             begun = time.perf_counter()
-            left = self.guess_left(now)
-            self._time_left = f"; {spoken_range(left)} left" if left else ""
+            self._left = self.guess_left(now)
             # Of a hundred thousand jobs it takes seconds; a twentieth of the time may go into it.
             seconds = 20 * (time.perf_counter() - begun)
             self._next_refresh = now + max(_REFRESH_SECONDS, seconds)
         total = self.job_counts["total"]
-        text = f"{self.n_done} of {total} jobs ({100 * self.n_done / max(1, total):.0f} %)"
-        if now > self.begun:
-            text += f", {format_seconds(now - self.begun)}"
+        left = self._left if self.n_done < total else None
+        elapsed = now - self.begun
+        text = f"{self.n_done} of {total} jobs"
+        if elapsed > 0:
+            text += f", {format_seconds(elapsed)}"
+        if left is not None and elapsed > 0:
+            # It is not over before its last job is.
+            percentage = min(99, round(100 * elapsed / (elapsed + left.seconds)))
+            text += f" ({percentage} %)"
         running = self.running
         rules = list(dict.fromkeys(job.rule for job in running))
         if rules:
             described = [self._describe_rule(rule, now) for rule in rules[:_MAX_NAMED_RULES]]
             text += f": {', '.join(described)}"
-        return text if self.n_done >= total else text + self._time_left
+        return f"{text}; {spoken_range(left)} left" if left is not None else text
 
     def _describe_rule(self, rule: str, now: float) -> str:
         """A rule that runs, and how far it and the first of its jobs that run are."""
