@@ -49,7 +49,7 @@ if __name__ == "__main__":
             "configuration": job.files,
             "seed": job.seed,
             "finished": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
-            "wall_seconds": round(now - started, 1),
+            "seconds_of_last_run": round(now - started, 1),
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},

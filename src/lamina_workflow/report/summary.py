@@ -264,9 +264,11 @@ def _is_of_text(row: Mapping[str, Any]) -> bool:
 def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
     mean_gain = 100 * fmean(row["gain"] for row in changes)
     mean_loss = 100 * fmean(row["loss"] for row in changes)
-    recovered = (
-        f"{format_signed(mean_gain, '+.1f')} points of {format_signed(mean_loss, '.1f')} lost"
-    )
+    recovered = f"{format_signed(mean_gain, '+.1f')} points"
+    if round(mean_loss, 1) > 0:
+        recovered += f" of {mean_loss:.1f} lost"
+    else:
+        recovered += "; without it, nothing was lost"
     return {
         "repair": repair,
         "measured on": "own tasks",
