@@ -105,8 +105,8 @@ def test_the_card_of_a_checkpoint_says_how_much_larger_it_is_than_the_file(
     card = (folder / "README.md").read_text()
     checkpoint_mb = (folder / "model.safetensors").stat().st_size / 1e6
     file_mb = file.stat().st_size / 1e6
-    sizes = f"take {checkpoint_mb:.1f} MB, the GGUF file of the base model {file_mb:.1f} MB"
-    assert sizes in card
+    assert f"The weights take {checkpoint_mb:.1f} MB." in card
+    assert f"tiny.gguf packs the base model into {file_mb:.1f} MB, and" in card
     assert f"lamina export {source.variant} --form gguf" in card
     assert "prune-layers" not in card
     assert "tiny.gguf" not in (folder / "mergekit.yaml").read_text()

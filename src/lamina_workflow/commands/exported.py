@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lamina.models.export.packed_size import describe_packed_size
 from lamina.store import checksum
 from lamina.variant import Variant
 from lamina_workflow.report.formatting import format_bytes
@@ -21,13 +22,7 @@ def describe_export(folder: Path, variant: str, results: Path) -> list[str]:
     is_gguf_export = any(path.suffix == ".gguf" for path in weights)
     if source.suffix != ".gguf" or not source.is_file() or is_gguf_export:
         return lines
-    packed = f"{source.name} packs the base model into {format_bytes(source.stat().st_size)}"
-    if parsed.repair == "none" and parsed.healing == "none":
-        lines.append(
-            f"          {packed}: --form gguf keeps its packed weights, and is as much smaller"
-        )
-    else:
-        lines.append(
-            f"          {packed}; a repaired variant has other weights, which are not packed"
-        )
+    is_bare_cut = parsed.repair == parsed.healing == "none"
+    packed = describe_packed_size(source.name, source.stat().st_size, variant, is_bare_cut)
+    lines.append(f"          {packed}")
     return lines

@@ -12,6 +12,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from lamina.models.export.gguf_file import FILE
+from lamina.models.export.packed_size import describe_packed_size
 from lamina.models.export.runtimes import VLLM_LISTS
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
@@ -120,15 +121,12 @@ is `{{ variant }}`, the base weights have the sha256 `{{ manifest.weights_sha256
 The removed sub-layers are still there as zero weights, so that stock transformers loads the
 checkpoint: it saves neither memory nor time. Export with `--form code` to leave them out.
 {% endif %}
-{% if base_gguf_bytes is not none %}
-The weights take {{ megabytes(weights_bytes) }} MB, the GGUF file of the base model {{ "" -}}
-{{ megabytes(base_gguf_bytes) }} MB.
+{% if packed_size %}
+The weights take {{ megabytes(weights_bytes) }} MB.
 {%   if form == "gguf" %}
-The tensors that stay have the bits that they have there.
+The tensors that stay have the bits that they have in the GGUF file of the base model.
 {%   else %}
-{%     if is_bare_cut %}
-`lamina export {{ variant }} --form gguf` writes a GGUF file with the bits of the base model's.
-{%     endif %}
+{{ packed_size }}
 {%   endif %}
 {% endif %}
 
@@ -292,7 +290,7 @@ def render_card(facts: Facts) -> str:
         base_name=_public_name(facts.manifest),
         unit_name=UNIT_NAMES[plan["kind"]],
         n_removed=sum(not donor_of(unit) for unit in plan["units"]),
-        is_bare_cut=facts.is_bare_cut,
+        packed_size=_describe_packed_size(facts),
         donor_by_layer=facts.donor_by_layer,
         # The class finds lamina's own code.
         model_class="AutoModelForCausalLM" if has_code else facts.base_class,
@@ -304,6 +302,16 @@ def render_card(facts: Facts) -> str:
         removal_rows=_removal_rows(plan),
         runs=", ".join(_format_run(*run) for run in facts.removed_runs),
         benchmark_rows=_benchmark_rows(facts.benchmarks),
+    )
+
+
+def _describe_packed_size(facts: Facts) -> str:
+    """A sentence about the GGUF file of the base model; nothing if it is not one."""
+    if facts.base_gguf_bytes is None:
+        return ""
+    file_name = _public_name(facts.manifest)
+    return describe_packed_size(
+        file_name, facts.base_gguf_bytes, str(facts.variant), facts.is_bare_cut
     )
 
 

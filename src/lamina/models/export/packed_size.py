@@ -1,0 +1,18 @@
+"""What an export weighs beside the GGUF file that is its base model, in words."""
+
+
+def describe_packed_size(file_name: str, n_bytes: int, variant: str, is_bare_cut: bool) -> str:
+    """Why an export is larger than the file, and how to get one that is not.
+
+    file_name: Of the base model.
+    n_bytes: Its size.
+    variant: Its name, or what stands for it.
+    is_bare_cut: Whether layers were removed and nothing else was changed.
+    """
+    sentence = (
+        f"{file_name} packs the base model into {n_bytes / 1e6:,.1f} MB, and weights of an export "
+        "are not packed."
+    )
+    if is_bare_cut:
+        return f"{sentence} A variant without a repair stays packed: lamina export {variant} --form gguf"
+    return f"{sentence} Repaired weights are others than those of the file and cannot stay packed."
