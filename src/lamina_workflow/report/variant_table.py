@@ -1,11 +1,12 @@
 """The variants of a small study as a table on the terminal, the base model first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TextIO
 
 import duckdb
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 
 from lamina.models.sizes import DEFAULT_CONTEXT
@@ -16,6 +17,14 @@ from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
 MOST_ROWS = 16  # of the base models and variants of a study that is still shown
 FILE_WIDTH = 160  # characters of a line where there is no terminal
+UNLIMITED = 10_000
+LEAST_NAME_WIDTH = 24  # of a variant, over several lines
+OF_TEXT = " of text"  # which the title of a column leaves out
+SIZES = ("layers", "parameters", "weights", "memory")
+SCORES = ("score", "kept %", "n", "text ×", "n" + OF_TEXT)
+SPEED = ("tokens/s, × base",)
+COSTS = SIZES + SPEED
+COLUMNS = SIZES + SCORES + SPEED
 
 # A timed variant stands for those of the same cost.
 # The base model has no row of its own: it is timed with each variant, as ratios.
@@ -58,58 +67,75 @@ NOTE = (
 
 
 def print_variants(connection: duckdb.DuckDBPyConnection, file: TextIO) -> None:
-    """Print what each variant keeps and costs; nothing for a study of more than a screen."""
+    """Print what each variant keeps and costs; nothing for a study of more than a screen.
+
+    Where one table is too wide for the terminal, there are one of scores and one of costs.
+    """
     rows = query_rows(connection, MEASURED)
     if not any(row["removed"] for row in rows) or len(rows) > MOST_ROWS:
         return
     console = Console(file=file, width=None if file.isatty() else FILE_WIDTH, highlight=False)
-    console.print(tabulate_variants(rows))
+    for table in tabulate_variants(rows, console.width):
+        console.print(table)
     console.print(NOTE, soft_wrap=True)
     console.print()
 
 
-def tabulate_variants(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of rows of MEASURED."""
+def tabulate_variants(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
+    """Tables of rows of MEASURED that fit into so many characters.
+
+    Names of variants are folded, handles and numbers never.
+    """
+    table = _tabulate(rows, COLUMNS)
+    numbers_width = _measure_width(_tabulate(rows, COLUMNS, has_names=False))
+    if numbers_width + LEAST_NAME_WIDTH <= width:
+        return [table]
+    return [_tabulate(rows, SCORES), _tabulate(rows, COSTS, has_names=False)]
+
+
+def _measure_width(table: Table) -> int:
+    """Characters of the lines of a table that nothing cuts."""
+    console = Console(width=UNLIMITED)
+    return Measurement.get(console, console.options, table).maximum
+
+
+def _tabulate(
+    rows: Sequence[Mapping[str, Any]], columns: Collection[str], has_names: bool = True
+) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("variant", overflow="fold")
-    for title in (
-        "layers",
-        "parameters",
-        "weights",
-        "memory",
-        "score",
-        "kept %",
-        "n",
-        "text ×",
-        "n",
-    ):
-        table.add_column(title, justify="right")
-    table.add_column("tokens/s, × base", justify="right")
+    table.add_column("", no_wrap=True)
+    if has_names:
+        table.add_column("variant", overflow="fold")
+    for title in columns:
+        table.add_column(title.removesuffix(OF_TEXT), justify="right", no_wrap=True)
     is_one_model = len({row["model"] for row in rows}) == 1
     for row in rows:
         name = row["variant"] if row["removed"] else "base model"
         full_name = name if is_one_model else f"{row['model']}/{name}"
-        table.add_row(row["handle"] or "", full_name, *_format_cells(row))
+        names = [full_name] if has_names else []
+        handle = row["handle"] or ("base" if not has_names else "")
+        cells = _format_cells(row)
+        table.add_row(handle, *names, *(cells[title] for title in columns))
     return table
 
 
-def _format_cells(row: Mapping[str, Any]) -> list[str]:
+def _format_cells(row: Mapping[str, Any]) -> dict[str, str]:
+    """The numbers of a variant by the title of their column."""
     memory = None
     if row["kv_bytes_per_token"] is not None:
         memory = row["weights_bytes"] + DEFAULT_CONTEXT * row["kv_bytes_per_token"]
-    return [
-        f"{row['n_layers'] - row['layers']:g}",
-        _format_amount(row["parameters"], ""),
-        _format_amount(row["weights_bytes"], "B"),
-        _format_amount(memory, "B"),
-        _format_score(row),
-        format_percent(row["own_kept"], row["own_kept_stderr"]),
-        _format_count(row["n_questions"]),
-        format_measurement(row["text_ratio"], row["text_ratio_stderr"], 2),
-        _format_count(row["text_samples"]),
-        _format_speed(row),
-    ]
+    return {
+        "layers": f"{row['n_layers'] - row['layers']:g}",
+        "parameters": _format_amount(row["parameters"], ""),
+        "weights": _format_amount(row["weights_bytes"], "B"),
+        "memory": _format_amount(memory, "B"),
+        "score": _format_score(row),
+        "kept %": format_percent(row["own_kept"], row["own_kept_stderr"]),
+        "n": _format_count(row["n_questions"]),
+        "text ×": format_measurement(row["text_ratio"], row["text_ratio_stderr"], 2),
+        "n" + OF_TEXT: _format_count(row["text_samples"]),
+        "tokens/s, × base": _format_speed(row),
+    }
 
 
 def _format_score(row: Mapping[str, Any]) -> str:
