@@ -10,10 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from contextlib import chdir
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -41,6 +43,7 @@ from lamina_workflow.prune_study import (
     write_study,
 )
 from lamina_workflow.runtime.devices import list_devices
+from lamina_workflow.runtime.waiting import saying_what_goes_on
 
 app = typer.Typer(
     name="lamina",
@@ -121,8 +124,8 @@ def prune(
 
     ```
     lamina prune models/mine --questions support.jsonl --text book.txt --remove 25%
-    lamina prune mine.gguf --task arc_easy --text book.txt --fit 6GB
-    lamina prune models/mine --questions support.jsonl --minutes 30
+    lamina prune models/mine --task arc_easy --text book.txt --fit 6GB
+    lamina prune mine.gguf --questions support.jsonl --minutes 30
     ```
     """
     request = PruneRequest(
@@ -139,16 +142,31 @@ def prune(
         seed=seed,
     )
     folder = folder or default_folder(model)
+    typer.echo("Reading the model's configuration and your data …", err=True)
+    sized: SizedRequest | None = None
     if minutes is not None:
-        request = _fit_into_time(request, folder, minutes, cores)
+        sized = _fit_into_time(request, folder, minutes, cores)
+        request = sized.request
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
+    start_time = time.monotonic()
     _run_snakemake(study.folder, cores, Path(CONFIGURATION), *WHOLE_STUDY)
+    seconds = time.monotonic() - start_time
     _print_ending(study.folder, Path(CONFIGURATION))
+    if minutes is not None and sized is not None:
+        _print_overtime(study.folder, minutes, seconds, sized.forecast_by_stage)
     typer.echo(f"These files and commands are those of the folder: cd {study.folder}")
 
 
-def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> PruneRequest:
+class SizedRequest(NamedTuple):
+    """A request whose samples suit a time."""
+
+    request: PruneRequest
+    forecast_by_stage: Mapping[str, float]
+    """Seconds of the jobs of each stage; empty of a study that is there already."""
+
+
+def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> SizedRequest:
     """The request with the most samples whose study takes at most so many minutes here.
 
     A study that is in the folder keeps its samples, so that a run goes on.
@@ -161,7 +179,8 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
     largest_request = sized_requests[max(SAMPLE_SIZES)]
     if (folder / CONFIGURATION).exists():
         # Of another study, which is refused as without a time.
-        return find_written(sized_requests.values(), folder) or largest_request
+        written_request = find_written(sized_requests.values(), folder)
+        return SizedRequest(written_request or largest_request, {})
     configurations: dict[int, dict[str, Any]] = {}
     for n_samples, sized_request in sized_requests.items():
         configuration = prepare_study(sized_request).configuration
@@ -169,26 +188,43 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
             configurations[n_samples] = configuration
 
     forecast_file = folder / FORECAST_CONFIGURATION
-    forecast_file.unlink(missing_ok=True)
+    forecast_file.unlink(missing_ok=True)  # of a command that was stopped
     write_study(largest_request, folder, FORECAST_CONFIGURATION)
     _run_snakemake(folder, cores, Path(FORECAST_CONFIGURATION), "results/cost.json")
-    typer.echo("Measuring how fast this machine is …", err=True)
-    # Imports torch, and so only here.
-    from lamina_workflow.checks.load import load_configuration
-    from lamina_workflow.cost import sample_sizes
-
     with chdir(folder):
-        sized_configurations = {
-            n_samples: load_configuration(raw, Path.cwd())
-            for n_samples, raw in configurations.items()
-        }
-        n_jobs = _count_jobs(Path(FORECAST_CONFIGURATION))
-        machine = sample_sizes.measure_machine(cores)
-        forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
+        with saying_what_goes_on("Counting the jobs of the study"):
+            n_jobs = _count_jobs(Path(FORECAST_CONFIGURATION))
+        with saying_what_goes_on("Measuring how fast this machine is, for some 20 seconds"):
+            # Imports torch, and so only here.
+            from lamina_workflow.checks.load import load_configuration
+            from lamina_workflow.cost import sample_sizes
+
+            machine = sample_sizes.measure_machine(cores)
+        with saying_what_goes_on("Counting the work with fewer questions and documents"):
+            sized_configurations = {
+                n_samples: load_configuration(raw, Path.cwd())
+                for n_samples, raw in configurations.items()
+            }
+            forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
     forecast_file.unlink()
     chosen = sample_sizes.choose_size(forecasts, minutes)
     typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes))
-    return sized_requests[chosen.n_samples]
+    return SizedRequest(sized_requests[chosen.n_samples], chosen.seconds_by_stage)
+
+
+def _print_overtime(
+    folder: Path, minutes: float, seconds: float, forecast_by_stage: Mapping[str, float]
+) -> None:
+    """Say by how much a run took longer than it may, and why."""
+    from lamina.store import parquet
+    from lamina_workflow.cost.overtime import describe_overtime, sum_by_stage
+
+    jobs = parquet.read_table(
+        folder / RESULTS / "tables/jobs.parquet", ["rule", "seconds"]
+    ).to_pylist()
+    load = os.getloadavg()[2]
+    for line in describe_overtime(minutes, seconds, forecast_by_stage, sum_by_stage(jobs), load):
+        typer.echo(line)
 
 
 @app.command()
@@ -345,24 +381,27 @@ def judge(
     questions: Annotated[
         Path, typer.Argument(help="A .jsonl file of questions that the study has not seen.")
     ],
+    configuration: Configuration = None,
 ) -> None:
     """Measure new questions once, on a variant and on the base model.
 
     The questions on which a study tests its variants choose between them. Nothing has chosen by new
-    ones, so this is what to expect of the variant.
+    ones, so this is what to expect of the variant, and whether it keeps the share of the base
+    model's score that the configuration asks for (`report: {keep: 95%}`).
 
     ```
     lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
     ```
     """
     name = _variant_of(variant)  # before what takes long to import
-    typer.echo(f"measuring {questions} on {variant} and its base model …", err=True)
     os.environ["TQDM_DISABLE"] = "1"  # the bars of lm-eval count requests before they run
-    from lamina_workflow.commands.judge import describe_judgement, judge_variant
+    with saying_what_goes_on(f"Measuring {questions} on {variant} and its base model"):
+        from lamina_workflow.commands.judge import describe_judgement, judge_variant, read_keep
 
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
-    judgement, is_new = judge_variant(name, questions, Path(RESULTS))
-    typer.echo("\n".join(describe_judgement(judgement, is_new)))
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
+        keep = read_keep(configuration or _default_configuration())
+        judgement, is_new = judge_variant(name, questions, Path(RESULTS))
+    typer.echo("\n".join(describe_judgement(judgement, is_new, keep)))
 
 
 @app.command()
@@ -601,16 +640,19 @@ def _find_configuration(configuration: Path | None) -> Path:
 
     Raises LaminaError if there is none.
     """
-    files = [Path(name) for name in DEFAULT_CONFIGURATIONS]
-    if configuration is not None:
-        files = [configuration]
-    for file in files:
-        if file.is_file():
-            return file
+    file = configuration or _default_configuration()
+    if file is not None and file.is_file():
+        return file
     raise LaminaError(
-        f"there is no file {files[0]}. Name a configuration, or begin with `lamina prune` or "
+        f"there is no file {file or DEFAULT_CONFIGURATIONS[0]}. Name a configuration, or begin with `lamina prune` or "
         "`lamina example`."
     )
+
+
+def _default_configuration() -> Path | None:
+    """The configuration of the current folder; None if there is none."""
+    files = [Path(name) for name in DEFAULT_CONFIGURATIONS]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _count_jobs(configuration: Path | None) -> int:

@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,11 +110,12 @@ def write_study(
         goes on.
     file_name: Of the configuration.
 
-    Raises LaminaError if nothing says what to keep, a file cannot be read or is too small, or the
-    folder holds another study.
+    Raises LaminaError if nothing says what to keep, a file cannot be read or is too small, the
+    study cannot run, or the folder holds another one. Then nothing is written.
     """
     prepared = prepare_study(request)
     removal_notes = _describe_removal(request)
+    _check_study(request, prepared)
     if folder is None:
         folder = default_folder(request.source)
     _write_files(folder, file_name, prepared)
@@ -284,6 +286,27 @@ def _describe_removal(request: PruneRequest) -> list[str]:
         )
     listed = " and ".join(map(str, dict.fromkeys(numbers)))
     return [f"Variants without {listed} of the {n_layers} layers are made."]
+
+
+def _check_study(request: PruneRequest, prepared: PreparedStudy) -> None:
+    """Check a study as its run does, before anything of it is in a folder of the user's.
+
+    Raises LaminaError if it cannot run, in the words of the command.
+    """
+    from lamina_workflow.checks.load import load_configuration  # imports transformers
+
+    with tempfile.TemporaryDirectory() as scratch:
+        _write_files(Path(scratch), CONFIGURATION, prepared)
+        try:
+            load_configuration(prepared.configuration, Path(scratch))
+        except LaminaError as error:
+            option = "--remove"
+            if request.fit is not None:
+                option = "--fit"
+            elif request.faster is not None:
+                option = "--faster"
+            message = str(error).replace("studies.prune.removed", option)
+            raise LaminaError(message) from None
 
 
 def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:

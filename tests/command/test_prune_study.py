@@ -109,6 +109,18 @@ def test_the_layers_that_go_are_counted_before_anything_is_written(workplace: Pa
     assert not Path("other").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"fit": "1kB"}, "^--fit: .*cannot be reached"), ({"fit": "900GB"}, "^--fit: .* as it is")],
+)
+def test_sizes_are_checked_before_anything_is_written(
+    workplace: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(LaminaError, match=message):
+        write_study(request(**changes), Path("new"))
+    assert not Path("new").exists()
+
+
 def test_fewer_samples_choose_where_a_time_asks_for_it(workplace: Path) -> None:
     configuration = prepare_study(request(n_samples=50)).configuration
     assert configuration["calibrations"]["task"]["limit"] == 50

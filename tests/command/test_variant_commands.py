@@ -19,7 +19,7 @@ from lamina.data.overlap import document_hash, hash_word_runs
 from lamina.errors import LaminaError
 from lamina.store import parquet
 from lamina_workflow.commands.chat import Pair, write_reply
-from lamina_workflow.commands.judge import describe_judgement, judge_variant
+from lamina_workflow.commands.judge import describe_judgement, judge_variant, read_keep
 from lamina_workflow.report.judgements import Judgement
 from tests.given import tiny
 from tests.given.model_folders import manifest_of, save_model
@@ -64,6 +64,7 @@ def test_new_questions_are_measured_once_on_both_models(results: Path, tmp_path:
     assert is_new
     assert len(judgement.base) == len(judgement.pruned) == 20
     assert set(judgement.base) <= {0.0, 1.0}
+    assert judgement.chance == 0.5
     again, is_new = judge_variant(VARIANT, tmp_path / "new.jsonl", results)
     assert not is_new
     assert again.pruned == judgement.pruned
@@ -98,8 +99,8 @@ def test_a_judgement_says_both_scores_and_the_paired_difference() -> None:
     base = [1.0] * 90 + [0.0] * 10
     pruned = [1.0] * 70 + [0.0] * 30
 
-    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned)
-    lines = describe_judgement(judgement, is_new=True)
+    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned, 0.5)
+    lines = describe_judgement(judgement, is_new=True, keep=0.95)
 
     assert lines[0].startswith("100 questions")
     assert "90.0 % [82.6, 94.5]" in lines[1]
@@ -107,6 +108,13 @@ def test_a_judgement_says_both_scores_and_the_paired_difference() -> None:
     assert "-20.0 points" in lines[3]
     assert "paired, significant" in lines[3]
     assert "20 answers differ" in lines[3]
+    assert lines[4].startswith("keeps        95 % of the base model's score: no, it keeps 77.8 % [")
+
+
+def test_the_share_to_keep_is_that_of_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("report: {keep: 80%}")
+
+    assert read_keep(tmp_path / "config.yaml") == 0.8
 
 
 def test_base_and_variant_reply_side_by_side(results: Path) -> None:

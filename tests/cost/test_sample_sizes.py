@@ -41,6 +41,13 @@ def test_what_was_taken_is_said_beside_what_more_would_take() -> None:
     assert "400 would take 60 min" in sentence
 
 
+def test_no_number_is_said_of_samples_that_are_all_taken() -> None:
+    """A file with few questions gives the same study at every size."""
+    assert "all questions and documents" in describe_choice(FORECASTS[:1], FORECASTS[0], 60)
+    with pytest.raises(LaminaError, match="with so few questions and documents, this study takes"):
+        choose_size(FORECASTS[:1], 5)
+
+
 def test_a_study_takes_less_with_fewer_samples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,3 +90,4 @@ def test_a_study_takes_less_with_fewer_samples(
     assert (larger.n_samples, smaller.n_samples) == (60, 30)
     # The starts of 50 jobs stay, and so does what tests the result.
     assert 50 < smaller.seconds < larger.seconds
+    assert smaller.seconds_by_stage["search"] < larger.seconds_by_stage["search"]

@@ -6,6 +6,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from lamina.store import parquet
 from lamina.variant import Variant
@@ -97,8 +98,8 @@ def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Pa
     write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
     variant = "reference/recall/accuracy/removed=1/none/none"
     answers = {"base": [1.0] * 70 + [0.0] * 30, "pruned": [1.0] * 60 + [0.0] * 40}
-    judgement = {"questions": "new.jsonl", "variant": variant, "metric": "acc", **answers}
-    parquet.write_json(tmp_path / "judged" / variant / "1.json", judgement)
+    judgement = {"questions": "new.jsonl", "variant": variant, "metric": "acc", "chance": 0.25}
+    parquet.write_json(tmp_path / "judged" / variant / "1.json", judgement | answers)
 
     lines = ending.summarise_run(tmp_path, VIEWS)
 
@@ -106,6 +107,7 @@ def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Pa
     assert "on the 100 new questions of new.jsonl: 60.0 % [" in judged_line
     assert "base model 70.0 % [" in judged_line
     assert "difference -10.0 points [" in judged_line
+    assert "Keeps 95 % of the base model's score: no, it keeps 85.7 % [" in judged_line
 
 
 def test_exports_that_become_larger_than_their_gguf_file_are_named(tmp_path: Path) -> None:
@@ -120,6 +122,29 @@ def test_exports_that_become_larger_than_their_gguf_file_are_named(tmp_path: Pat
     [line] = ending.describe_packed_sources(models)
 
     assert line.startswith("size          small.gguf packs the base model into 2.5 MB, and ")
+
+
+def test_handles_and_numbers_survive_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+    whole_words = " ".join(list_table_lines(tmp_path)).split()
+    monkeypatch.setattr("lamina_workflow.report.variant_table.FILE_WIDTH", 80)
+
+    table_lines = list_table_lines(tmp_path)
+
+    assert max(map(len, table_lines)) <= 80
+    assert "…" not in "".join(table_lines)
+    numbers = {
+        word for word in whole_words if re.fullmatch(r"[\[×]?[\d.,]+[\],]?|[A-Z]\d+\w*", word)
+    }
+    assert len(numbers) > 20
+    assert numbers <= set(" ".join(table_lines).split())
+
+
+def list_table_lines(tables: Path) -> list[str]:
+    """The lines that are printed before the note."""
+    return print_table(tables).partition("Weights: ")[0].splitlines()
 
 
 def print_table(tables: Path) -> str:

@@ -6,6 +6,7 @@ them than it is. Nothing has chosen by these.
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from lamina import paths
 from lamina.data.files import read_questions
@@ -26,6 +27,8 @@ from lamina.models.load import load_model, load_tokenizer
 from lamina.store import parquet
 from lamina.store.unfinished import digest_settings
 from lamina.variant import Variant
+from lamina_workflow.config.configuration import Report
+from lamina_workflow.config.text import read_configuration
 from lamina_workflow.report.judgements import Judgement, compare_scores, read_judgements
 
 TASK = "judged"
@@ -78,8 +81,14 @@ def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement,
     for row in sample_rows:
         if row["metric"] == metric:
             answers[Variant.of(row)].append(row["value"])
+    chances = [1 / len(choices) for _, choices in test_documents(task)]
     judgement = Judgement(
-        questions.name, str(variant), metric, answers[base_variant], answers[variant]
+        questions.name,
+        str(variant),
+        metric,
+        answers[base_variant],
+        answers[variant],
+        fmean(chances),
     )
     parquet.write_json(file, judgement._asdict())
     unfinished.remove()
@@ -118,14 +127,24 @@ def _read_documents(file: Path) -> list[Document]:
     return list(runs_by_document.items())
 
 
-def describe_judgement(judgement: Judgement, is_new: bool) -> list[str]:
-    """Both scores with their 95 % intervals, and the paired difference."""
-    scores = compare_scores(judgement)
+def read_keep(configuration: Path | None) -> float:
+    """The share of the base model's score that a configuration asks for."""
+    written = read_configuration(configuration) if configuration is not None else {}
+    return Report.model_validate(written.get("report") or {}).keep
+
+
+def describe_judgement(judgement: Judgement, is_new: bool, keep: float) -> list[str]:
+    """Both scores with their 95 % intervals, the paired difference, and whether enough is kept.
+
+    keep: The share of the base model's score that is asked for.
+    """
+    scores = compare_scores(judgement, keep)
     lines = [
         f"{scores.n_samples} questions, {judgement.metric}, 95 % intervals",
         f"base model   {scores.base}",
         f"variant      {scores.pruned}   {judgement.variant}",
         f"difference   {scores.difference}",
+        f"keeps        {scores.kept}",
     ]
     if is_new:
         lines.append("The next `lamina run` puts this into the report.")

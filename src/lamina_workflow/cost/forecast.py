@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from lamina.errors import LaminaError, report_errors
 from lamina.store import checksum
 from lamina_workflow.runtime import devices, resources
+from lamina_workflow.runtime.waiting import saying_what_goes_on
 
 STAGES = ("prepare", "capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is
@@ -268,8 +269,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
     n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
-        print("Measuring how fast this machine is …", file=sys.stderr, flush=True)
-        measured_rate = measure_rate(options.file.parent, options.calibrate)
+        with saying_what_goes_on("Measuring how fast this machine is"):
+            measured_rate = measure_rate(options.file.parent, options.calibrate)
 
     if measured_rate:
         rate = measured_rate

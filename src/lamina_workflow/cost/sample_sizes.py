@@ -14,7 +14,7 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost import forecast
-from lamina_workflow.cost.estimate import count_works
+from lamina_workflow.cost.estimate import count_works, sum_by_stage
 from lamina_workflow.runtime import devices
 from lamina_workflow.study import requests
 
@@ -24,6 +24,8 @@ class SizeForecast(NamedTuple):
 
     n_samples: int
     seconds: float
+    seconds_by_stage: Mapping[str, float] = {}
+    """Of all jobs of a stage, as if one ran after the other."""
 
 
 class MachineSpeed(NamedTuple):
@@ -77,7 +79,11 @@ def forecast_sizes(
         seconds += (n_jobs - n_computing) * machine.start_seconds.without_model
         longest = max(work.cost.flops / work.cost.jobs for work in works) / machine.rate
         taken_seconds = forecast.run_beside(seconds, longest, machine.n_parallel)
-        forecasts.append(SizeForecast(n_samples, taken_seconds))
+        seconds_by_stage = {
+            stage: cost.flops / machine.rate + cost.jobs * machine.start_seconds.with_model
+            for stage, cost in sum_by_stage(works).items()
+        }
+        forecasts.append(SizeForecast(n_samples, taken_seconds, seconds_by_stage))
     return forecasts
 
 
@@ -91,18 +97,23 @@ def choose_size(forecasts: Sequence[SizeForecast], minutes: float) -> SizeForeca
             return size
     smallest = min(forecasts)
     n_minutes = math.ceil(smallest.seconds / 60)
+    samples = "so few questions and documents"
+    if len(forecasts) > 1:
+        samples = f"{smallest.n_samples} questions and documents, the fewest that can choose"
     raise LaminaError(
-        f"--minutes {minutes:g}: with {smallest.n_samples} questions and documents, the fewest that "
-        f"can choose, this study takes about {n_minutes} min here. Write --minutes {n_minutes} or "
-        "more, or take a smaller model."
+        f"--minutes {minutes:g}: with {samples}, this study takes about {n_minutes} min here. Write "
+        f"--minutes {n_minutes} or more, or take a smaller model."
     )
 
 
 def describe_choice(forecasts: Sequence[SizeForecast], chosen: SizeForecast, minutes: float) -> str:
     """What was taken, what it takes, and what the next larger samples would."""
+    samples = f"at most {chosen.n_samples} questions and documents"
+    if len(forecasts) == 1:
+        samples = "all questions and documents that are split off for it"
     sentence = (
-        f"--minutes {minutes:g}: at most {chosen.n_samples} questions and documents choose, which "
-        f"takes about {forecast.format_duration(chosen.seconds)} here by the forecast"
+        f"--minutes {minutes:g}: {samples} choose, which takes about "
+        f"{forecast.format_duration(chosen.seconds)} here by the forecast"
     )
     larger = [size for size in forecasts if size.n_samples > chosen.n_samples]
     if not larger:

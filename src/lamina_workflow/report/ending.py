@@ -13,13 +13,14 @@ import duckdb
 
 from lamina import paths
 from lamina.errors import report_errors
+from lamina.models.export.packed_size import describe_packed_size
 from lamina.models.units import donor_of
 from lamina.options.repairs import Repair
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.report import database, shell
 from lamina_workflow.report.answers import answer_question, recommendations
-from lamina_workflow.report.formatting import format_bytes, format_percent
+from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.judgements import compare_scores, read_judgements
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
 from lamina_workflow.report.recommendation import find_runtimes, judge, list_loadable, read_handles
@@ -64,7 +65,7 @@ def summarise_run(
     return [
         *first_lines,
         *_warn_of_guessing(recommended),
-        *_describe_judgements(Path(results), handles),
+        *_describe_judgements(Path(results), handles, wanted.keep),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (lamina sql)",
     ]
@@ -151,16 +152,16 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _describe_judgements(results: Path, handles: Mapping[str, str]) -> list[str]:
+def _describe_judgements(results: Path, handles: Mapping[str, str], keep: float) -> list[str]:
     """A line for each file of new questions that `lamina judge` measured."""
     files = sorted(map(str, (results / "judged").rglob("*.json")))
     lines = []
     for judgement in read_judgements(files):
-        scores = compare_scores(judgement)
+        scores = compare_scores(judgement, keep)
         lines.append(
             f"judged        {handles.get(judgement.variant, judgement.variant)} on the "
             f"{scores.n_samples} new questions of {judgement.questions}: {scores.pruned}, base model "
-            f"{scores.base}, difference {scores.difference}"
+            f"{scores.base}, difference {scores.difference}. Keeps {scores.kept}."
         )
     return lines
 
@@ -216,11 +217,8 @@ def describe_packed_sources(models: Mapping[str, Any]) -> list[str]:
     for model in models.values():
         source = Path(model["source"])
         if source.suffix == ".gguf" and source.is_file():
-            lines.append(
-                f"size          {source.name} packs the base model into "
-                f"{format_bytes(source.stat().st_size)}, and weights of an export are not packed. "
-                "A variant without a repair stays packed: lamina export VARIANT --form gguf"
-            )
+            packed = describe_packed_size(source.name, source.stat().st_size, "VARIANT", True)
+            lines.append(f"size          {packed}")
     return lines
 
 

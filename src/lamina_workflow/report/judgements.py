@@ -1,11 +1,14 @@
 """What `lamina judge` measured: new questions, on a variant and on its base model."""
 
+import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from lamina.relevance.statistics import wilson_interval
+from lamina.relevance.statistics import Z95, wilson_interval
 from lamina.store import checksum
 from lamina_workflow.report.paired_tests import compute_paired_test
+from lamina_workflow.report.recommendation import advise_questions
 
 
 class Judgement(NamedTuple):
@@ -17,6 +20,8 @@ class Judgement(NamedTuple):
     metric: str
     base: list[float]
     pruned: list[float]
+    chance: float
+    """Score of a model that guesses."""
 
 
 class ComparedScores(NamedTuple):
@@ -26,6 +31,16 @@ class ComparedScores(NamedTuple):
     base: str
     pruned: str
     difference: str
+    kept: str
+    """Whether the variant keeps the share that is asked for."""
+
+
+class KeptShare(NamedTuple):
+    """The share of the base model's score that a variant keeps, and its 95 % interval."""
+
+    share: float
+    low: float
+    high: float
 
 
 def read_judgements(files: Iterable[str]) -> list[Judgement]:
@@ -33,8 +48,11 @@ def read_judgements(files: Iterable[str]) -> list[Judgement]:
     return [Judgement(**checksum.read_json(file)) for file in files]
 
 
-def compare_scores(judgement: Judgement) -> ComparedScores:
-    """Both scores, and the paired difference."""
+def compare_scores(judgement: Judgement, keep: float) -> ComparedScores:
+    """Both scores, the paired difference, and whether the variant keeps enough.
+
+    keep: The share of the base model's score that is asked for.
+    """
     pairs = zip(judgement.pruned, judgement.base, strict=True)
     differences = [pruned - base for pruned, base in pairs]
     test = compute_paired_test([differences])
@@ -50,7 +68,59 @@ def compare_scores(judgement: Judgement) -> ComparedScores:
         _format_accuracy(judgement.base),
         _format_accuracy(judgement.pruned),
         difference,
+        _describe_kept(judgement, keep),
     )
+
+
+def _describe_kept(judgement: Judgement, keep: float) -> str:
+    """Yes, no, or that it cannot be told, with the share that is kept."""
+    n_samples = len(judgement.base)
+    asked = f"{100 * keep:g} % of the base model's score"
+    base_low, _ = wilson_interval(sum(judgement.base), n_samples)
+    kept = measure_kept_share(judgement.base, judgement.pruned)
+    if base_low <= judgement.chance or kept is None:
+        return (
+            f"{asked}: cannot be told, for {n_samples:,} questions do not show that the base model "
+            "is above chance"
+        )
+    measured = f"it keeps {100 * kept.share:.1f} % [{100 * kept.low:.1f}, {100 * kept.high:.1f}]"
+    if kept.low >= keep:
+        return f"{asked}: yes, {measured}"
+    if kept.high < keep:
+        return f"{asked}: no, {measured}"
+    half_width = (kept.high - kept.low) / 2
+    distance = kept.share - keep
+    n_needed = n_samples * (half_width / distance) ** 2 if distance else None
+    return (
+        f"{asked}: cannot be told from {n_samples:,} questions, {measured}; "
+        f"{advise_questions(n_samples, n_needed)}"
+    )
+
+
+def measure_kept_share(base: Sequence[float], pruned: Sequence[float]) -> KeptShare | None:
+    """The ratio of two shares of right answers to the same questions.
+
+    None if the base model answers so few rightly that the ratio has no bounds.
+
+    The interval has every ratio k for which the mean of pruned - k base differs from zero by at most
+    1.96 standard errors [Fieller 1954]. As in every paired comparison here, one question that only
+    the variant and one that only the base model answers rightly are added [Bonett and Price 2012].
+    """
+    both_right = sum(map(operator.mul, base, pruned))
+    n_questions = len(base) + 2
+    base_share = (sum(base) + 1) / n_questions
+    pruned_share = (sum(pruned) + 1) / n_questions
+    both_share = both_right / n_questions
+    # (pruned - k base)^2 (1 + w) <= w (pruned - 2 k both + k^2 base), with w = z^2 / n
+    weight = Z95**2 / n_questions
+    squared = (1 + weight) * base_share**2 - weight * base_share
+    linear = (1 + weight) * base_share * pruned_share - weight * both_share
+    constant = (1 + weight) * pruned_share**2 - weight * pruned_share
+    if squared <= 0 or not sum(base):
+        return None
+    root = math.sqrt(max(0.0, linear**2 - squared * constant))
+    low = max(0.0, (linear - root) / squared)
+    return KeptShare(sum(pruned) / sum(base), low, (linear + root) / squared)
 
 
 def _format_accuracy(answers: Sequence[float]) -> str:

@@ -108,7 +108,7 @@ def render_report(
         "general_text": general_text,
         "counted_from": counted_from,
         "recommended": recommended,
-        "judgements": [(judgement, compare_scores(judgement)) for judgement in judgements],
+        "judgements": [(judgement, compare_scores(judgement, keep)) for judgement in judgements],
         "how_chosen": names.get("chosen", {}),
         "export_option": _format_export_option(facts),
         "names": _explain_names(connection, names),

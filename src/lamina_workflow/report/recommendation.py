@@ -59,12 +59,13 @@ def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Ve
         return Verdict(f"{tested} show that it keeps less than {asked}.", False)
     return Verdict(
         f"{tested} cannot decide whether it keeps {asked}; "
-        f"{_advise_questions(row['n_samples'], n_needed)}.",
+        f"{advise_questions(row['n_samples'], n_needed)}.",
         False,
     )
 
 
-def _advise_questions(n_asked: float, n_needed: float | None) -> str:
+def advise_questions(n_asked: float, n_needed: float | None) -> str:
+    """How many questions would decide what so many cannot; None where nobody knows."""
     if n_needed is None:
         return "ask more"
     if n_needed > MOST_QUESTIONS * n_asked:
