@@ -78,6 +78,8 @@ rule check_model:
         **resources_of(prepare.CheckModel),
     params:
         **params_of(prepare.CheckModel),
+    message:
+        "comparing the engine with the plain model of {wildcards.model}, on a few texts."
     script:
         "../workflow/scripts/check_model.py"
 

@@ -15,6 +15,7 @@ from lamina.engine import sweep
 from lamina.engine.capture import capture_similarities
 from lamina.errors import LaminaError
 from tests.families import configurations
+from tests.families.configurations import DEPTH
 from tests.families.trials import bypassed, close, scored, stack, text
 
 LIMIT = 24
@@ -117,6 +118,16 @@ def test_a_sweep_whose_numbers_depend_on_the_length_of_lines_is_refused(
 
     with pytest.raises(LaminaError, match=message):
         sweep.sweep_units(model, long_and_short_samples(), ["1", "4"])
+
+
+@pytest.mark.parametrize("depth", [DEPTH, 3 * DEPTH])
+def test_a_deep_model_is_refused_like_a_shallow_one(depth: int) -> None:
+    """Long texts run through few of its layers in the proof."""
+    settings = {"rope_parameters": DYNAMIC, "max_position_embeddings": LIMIT, **HEADS}
+    model = configurations.model("llama", **settings, num_hidden_layers=depth)
+
+    with pytest.raises(LaminaError, match="in a text of .* tokens|cannot be swept"):
+        sweep.sweep_units(model, long_and_short_samples(), ["1"])
 
 
 def test_activations_that_depend_on_the_length_of_lines_are_refused() -> None:

@@ -8,8 +8,8 @@ import torch
 
 from lamina.engine import sweep
 from lamina.engine.capture import capture_similarities
-from lamina.engine.check import check_model
-from lamina.models import check
+from lamina.engine.check import LENGTH, check_model
+from lamina.models import check, workload
 from lamina.models.load import load_model
 from lamina.models.manifest import describe_model, find_model
 from lamina.options.models import Model
@@ -81,3 +81,34 @@ def test_a_finding_holds_for_shorter_texts_and_not_for_longer_ones() -> None:
     check.store_finding(model, "causal", True, 4)
     assert check.read_finding(model, "causal", 8)
     assert check.read_finding(model, "causal", 9) is None
+
+
+def test_a_check_costs_few_passes_through_a_deep_model() -> None:
+    """One pass of its longest text through all layers, and the others through five of them."""
+    model = tiny.model(depth=24, max_position_embeddings=1024)
+    workload.count_work(model)
+    before = workload.done.layer_tokens
+
+    check_model(model, 2048)
+
+    n_passes = (workload.done.layer_tokens - before) / (24 * LENGTH)
+    assert 1 < n_passes < 5
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 5, 6, 24, 61])
+def test_long_texts_run_through_the_first_and_the_last_layer(depth: int) -> None:
+    layers = check.long_text_layers(tiny.model(depth=depth))
+
+    assert layers[0] == 0
+    assert layers[-1] == depth - 1
+    assert len(layers) == min(depth, 5)
+
+
+def test_long_texts_run_through_a_layer_of_each_kind() -> None:
+    """Only layer 7 of 24 sees all tokens."""
+    layer_types = ["sliding_attention"] * 24
+    layer_types[7] = "full_attention"
+    model = tiny.model("gemma3_text", depth=24)
+    model.config.layer_types = layer_types
+
+    assert 7 in check.long_text_layers(model)

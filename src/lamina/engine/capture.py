@@ -85,10 +85,11 @@ def check_padding(
     batch_ids, is_real = pad_sequences([longest_ids, token_ids], model.device)
     n_compared = check.compared_positions(model, token_ids)
     compared_slice = slice(len(token_ids) - n_compared, len(token_ids))
-    with check.score_only(model, compared_slice):
-        output = model(input_ids=batch_ids, attention_mask=is_real.long(), use_cache=False)
+    shallow = check.shallow_model(model)
+    with check.score_only(shallow, compared_slice):
+        output = shallow(input_ids=batch_ids, attention_mask=is_real.long(), use_cache=False)
         logits_in_batch = output.logits[1, -n_compared:].clone()
-    logits_alone = check.last_logits(model, token_ids, n_compared)
+    logits_alone = check.last_logits(shallow, token_ids, n_compared)
     distance = check.logit_distance(logits_in_batch, logits_alone, model.dtype)
     if distance > check.dtype_tolerance(model):
         raise LaminaError(

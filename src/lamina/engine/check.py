@@ -51,8 +51,8 @@ def _make_text(model: PreTrainedModel, index: int, length: int) -> Sample:
 
 
 def _make_question(model: PreTrainedModel, index: int, length: int) -> Sample:
-    """Three choices of different lengths, the longest row having a length."""
-    rows = _make_rows(model, [length, length - 1, length])
+    """Two choices of different lengths, the longest row having a length."""
+    rows = _make_rows(model, [length, length - 1])
     return Sample(index, "choices", 0, rows, str(index))
 
 

@@ -1,16 +1,18 @@
 """The engine is proven on the model at hand, before its numbers are used.
 
-Two or three samples run twice: row by row through the plain model, and as lines of one batch
-through the engine. Then one short row runs without one layer: an early one, a late one, and one of
-each other kind. It is compared with a model in which that layer returns its input. The longest
-sample is among the samples, so that the proof reaches whatever a model does from some length on (a
-window, a chunk, an index of the best tokens) if the sweep reaches it. If shared contexts give other
-numbers, each row runs alone under the model's own masks; if that does too, the model is refused.
+One short row runs through all layers, and without one layer: an early one, a late one, and one of
+each other kind. It is compared with a model in which that layer returns its input. Two or three
+samples run twice: row by row through a plain model of few layers, one of each kind, and as lines of
+one batch through the engine without the other layers. The longest sample is among them, so that the
+proof reaches whatever a model does from some length on (a window, a chunk, an index of the best
+tokens) if the sweep reaches it. If shared contexts give other numbers, each row runs alone under
+the model's own masks; if that does too, the model is refused.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -80,18 +82,20 @@ class Proof:
             self.known_result = (Sharing(*sharing), reason)
 
     def _run_plain_model(self, samples: Sequence[Sample]) -> None:
-        """Take the logits of the chosen samples' rows, and of a short row without some layers."""
+        """Take the logits of a short row with and without some layers, and of the chosen samples."""
         model = self.model
         self.samples = _choose_samples(samples)
         short_ids = self.samples[0].sequence()[:LONG_LENGTH]
         longest_ids = max((sample.sequence() for sample in self.samples), key=len)
         check.check_model(model, short_ids, longest_ids)
 
+        self.skipped_layers = check.skipped_layers(model)
+        shallow = check.shallow_model(model)
         row_logits: list[torch.Tensor] = []
         for sample in self.samples:
             for row in sample.rows:
                 token_ids = (row.context + row.continuation)[:-1]
-                row_logits.append(check.last_logits(model, token_ids, len(row.continuation)))
+                row_logits.append(check.last_logits(shallow, token_ids, len(row.continuation)))
         if any(logits.isnan().any() for logits in row_logits):
             # The model is refused later, when its numbers are needed.
             contexts = self.windows is not None
@@ -101,10 +105,11 @@ class Proof:
 
         self.short_sample = Sample(0, "text", 0, (_score_end(short_ids),), "")
         n_scored = len(self.short_sample.rows[0].continuation)
-        self.removed_layers = check.tested_removals(model)
-        layer_sets = [frozenset({layer}) for layer in self.removed_layers]
+        self.removals = [frozenset[int]()]
+        for layer in check.tested_removals(model):
+            self.removals.append(frozenset({layer}))
         self.logits_without = check.logits_without_layers(
-            model, short_ids[:-1], n_scored, layer_sets
+            model, short_ids[:-1], n_scored, self.removals
         )
 
     def prove(self, session: Session) -> None:
@@ -165,21 +170,24 @@ class Proof:
     @torch.inference_mode()
     def _find_difference(self, session: Session) -> str | None:
         """Where the engine differs from the plain model; None where it does not."""
-        distance = _measure_distances(session, self.samples, [Candidate()], [self.plain_logits])[0]
-        if distance > self.tolerance:
-            return f"through the engine, its logits are {self._describe(distance)}"
-
         n_together = max(1, session.token_budget // len(self.short_sample.sequence()) - 1)
-        for start in range(0, len(self.removed_layers), n_together):
-            tested_layers = self.removed_layers[start : start + n_together]
-            candidates = [Candidate(frozenset({str(layer)})) for layer in tested_layers]
+        for start in range(0, len(self.removals), n_together):
+            removals = self.removals[start : start + n_together]
             expected_logits = list(self.logits_without[start : start + n_together])
             distances = _measure_distances(
-                session, [self.short_sample], candidates, expected_logits
+                session, [self.short_sample], list(map(_remove_layers, removals)), expected_logits
             )
-            distance, layer = max(zip(distances, tested_layers, strict=True))
+            distance, removal = max(zip(distances, removals, strict=True), key=itemgetter(0))
             if distance > self.tolerance:
-                return f"without layer {layer}, its logits are {self._describe(distance)}"
+                without = "".join(f"without layer {layer}, " for layer in removal)
+                return (
+                    f"{without or 'through the engine, '}its logits are {self._describe(distance)}"
+                )
+
+        shallow = _remove_layers(self.skipped_layers)
+        distance = _measure_distances(session, self.samples, [shallow], [self.plain_logits])[0]
+        if distance > self.tolerance:
+            return f"through the engine, its logits are {self._describe(distance)}"
         return None
 
     def _describe(self, distance: float) -> str:
@@ -188,6 +196,11 @@ class Proof:
             f"off by {distance:.2g} of their spread, where rounding in {dtype} explains "
             f"{self.tolerance:g}"
         )
+
+
+def _remove_layers(layers: Iterable[int]) -> Candidate:
+    """The model without these layers."""
+    return Candidate(frozenset(map(str, layers)))
 
 
 def _measure_distances(

@@ -34,6 +34,7 @@ _LONGEST_TEXT = 64
 # Logits of a row that are compared at a time. A vocabulary of 262,144 then takes no more memory.
 _COMPARED_LOGITS = 1 << 21
 _COMPUTED_LOGITS = 1 << 27  # at a time: 256 MiB in bfloat16
+_LONG_TEXT_LAYERS = 5  # fewer may hide what adds up over layers
 _CAUSAL = "causal, and can be cut"  # the name of the finding of `check`
 
 
@@ -49,17 +50,49 @@ _findings: "WeakKeyDictionary[PreTrainedModel, dict[str, Finding]]" = WeakKeyDic
 
 def tested_removals(model: PreTrainedModel) -> list[int]:
     """Layers whose removal is tested: an early and a late one, and one of each other kind."""
+    depth = len(layers_of(model))
+    return _add_other_kinds(model, sorted({depth // 3, depth - 1}))
+
+
+def long_text_layers(model: PreTrainedModel) -> list[int]:
+    """Layers through which long texts run in a proof: five from first to last, and one of each
+    other kind.
+
+    What a model does from some length on (a window, a chunk) follows from the kind of a layer.
+    """
+    last_layer = len(layers_of(model)) - 1
+    n_steps = _LONG_TEXT_LAYERS - 1
+    spread = {step * last_layer // n_steps for step in range(_LONG_TEXT_LAYERS)}
+    return sorted(_add_other_kinds(model, sorted(spread)))
+
+
+def _add_other_kinds(model: PreTrainedModel, layer_indices: list[int]) -> list[int]:
+    """These layers, and the first one of each kind that none of them is."""
     layers = layers_of(model)
     layer_types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
     kinds: list[tuple[str | None, set[type[nn.Module]]]] = []
     for layer_type, layer in zip(layer_types, layers, strict=True):
         kinds.append((layer_type, {type(module) for module in layer.modules()}))
 
-    chosen = sorted({len(layers) // 3, len(layers) - 1})
+    chosen = list(layer_indices)
     for layer_index, kind in enumerate(kinds):
         if all(kinds[chosen_index] != kind for chosen_index in chosen):
             chosen.append(layer_index)
     return chosen
+
+
+def skipped_layers(model: PreTrainedModel) -> list[int]:
+    """Layers through which long texts do not run in a proof."""
+    run_layers = set(long_text_layers(model))
+    return [layer for layer in range(len(layers_of(model))) if layer not in run_layers]
+
+
+def shallow_model(model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its `skipped_layers`; itself if there is none."""
+    skipped = skipped_layers(model)
+    if not skipped:
+        return model
+    return remove_units(share_weights(model), [str(layer) for layer in skipped])
 
 
 @contextmanager
@@ -199,19 +232,21 @@ def check_model(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[in
 
     Logits must not depend on later tokens, and must be the same whether layers are cut or bypassed.
     Both are checked on the longest row, because windows and chunks change nothing before their
-    size, and some rotations of positions depend on the length of a text.
+    size, and some rotations of positions depend on the length of a text. One pass runs through all
+    layers, and the others through those of `long_text_layers`.
 
     Raises LaminaError, which says which of them fails, and by how much.
     """
     if read_finding(model, _CAUSAL, len(longest)):
         return
-    # Without the second half, and without the last token: a model that keeps the best tokens may
-    # change anywhere.
-    for n_left_out in (compared_positions(model, longest), 1):
-        _check_causal(model, ids, longest, n_left_out)
     depth = len(layers_of(model))
     if depth >= 3:
-        check_cut(model, [depth // 3, depth - 1], longest)
+        check_cut(model, skipped_layers(model) or [depth // 3, depth - 1], longest)
+    # Without the second half, and without the last token: a model that keeps the best tokens may
+    # change anywhere.
+    shallow = shallow_model(model)
+    for n_left_out in (compared_positions(model, longest), 1):
+        _check_causal(shallow, ids, longest, n_left_out)
     store_finding(model, _CAUSAL, True, len(longest))
 
 
