@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from lamina.errors import LaminaError
-from lamina.models import gguf
+from lamina.models import devices, gguf
 from lamina.models.dequantise import dequantise_model, read_gguf_tokenizer, read_model
 from lamina.models.manifest import describe_model
 from lamina.options.models import Model
@@ -110,10 +110,20 @@ def test_quantised_weights_are_stored_in_bfloat16_and_others_as_they_are(
         assert torch.equal(weight, original.state_dict()[name].to(dtype))
 
 
-def test_a_gguf_file_is_computed_in_float32_unless_its_entry_says_otherwise(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flags", "is_native"),
+    [("fpu avx512f avx512_bf16 amx_tile", True), ("fpu avx512f avx2 f16c", False)],
+)
+def test_a_gguf_file_is_computed_in_bfloat16_where_the_processor_multiplies_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: str, is_native: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(devices, "PROCESSOR_FILE", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     gguf_files.write(tmp_path / "tiny.gguf")
     dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
-    for dtype, loaded, width in (("auto", "float32", 4), ("bfloat16", "bfloat16", 2)):
+    usual = ("bfloat16", 2) if is_native else ("float32", 4)
+    for dtype, (loaded, width) in {"auto": usual, "float32": ("float32", 4)}.items():
         entry = Model(source="tiny.gguf", dtype=dtype)
         manifest = describe_model("tiny", entry, tmp_path / "checkpoint")
         assert manifest["dtype"] == loaded

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +28,24 @@ SHARE = 0.85
 """Share of the free memory that weights may take. Passes have the rest."""
 
 _NO_LIMIT = 1 << 62  # bytes
+PROCESSOR_FILE = Path("/proc/cpuinfo")
+# As Linux names the instructions of x86 and Arm processors.
+_BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 _logger = logging.getLogger(__name__)
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether this machine has instructions that multiply matrices of bfloat16.
+
+    Without them bfloat16 is slower than float32. With AVX512-BF16 it is four times as fast.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if not PROCESSOR_FILE.is_file():
+        return False
+    words = PROCESSOR_FILE.read_text(encoding="utf-8").split()
+    return not _BFLOAT16_INSTRUCTIONS.isdisjoint(words)
 
 
 def visible_devices() -> list[tuple[torch.device, int]]:

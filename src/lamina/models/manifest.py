@@ -123,7 +123,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         loaded_dtype: of the weights as they are loaded
         decoder: the `model_type` of the decoder, which in a model of images and text is another
         runs_code_in_vllm: whether vLLM can run an export with code
-        dtype: as in the entry; `auto` is float32 for a GGUF file
+        dtype: as in the entry; for `auto` of a GGUF file, that of `_choose_gguf_dtype`
         trust_remote_code, and how prompts are written: as in the entry
         series, step: only for a checkpoint of a training
 
@@ -152,7 +152,9 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
     model = load_skeleton(folder, entry.source, entry.trust_remote_code)
     n_parameters = sum(weight.numel() for weight in model.parameters())
-    dtype = "float32" if entry.dtype == "auto" and is_gguf(entry.source) else entry.dtype
+    dtype: str = entry.dtype
+    if dtype == "auto" and is_gguf(entry.source):
+        dtype = _choose_gguf_dtype(checkpoint.loaded_dtype("auto", decoder, tensors))
     width = checkpoint.stored_width(dtype, decoder, tensors)
     counted = sizes.count_sizes(model, width)
     manifest: dict[str, Any] = {
@@ -181,6 +183,18 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         manifest["series"] = entry.series
         manifest["step"] = entry.step
     return manifest
+
+
+def _choose_gguf_dtype(stored_dtype: str) -> str:
+    """The type in which a GGUF file is computed by default.
+
+    It is bfloat16 where the checkpoint is stored in it and this machine multiplies in it, else
+    float32.
+    """
+    from lamina.models.devices import multiplies_bfloat16
+
+    is_native = stored_dtype == "bfloat16" and multiplies_bfloat16()
+    return "bfloat16" if is_native else "float32"
 
 
 def _describe_layers(model: "PreTrainedModel", counted: sizes.Sizes) -> list[dict[str, int]]:

@@ -38,8 +38,9 @@ class Model(Entry):
         None,
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format in which the weights are loaded; `auto` takes the checkpoint's own, and "
-        "float32 for a GGUF file, whose checkpoint is stored in bfloat16.",
+        "Number format in which the weights are loaded. `auto` takes the checkpoint's own; for a "
+        "GGUF file bfloat16 where the machine that prepares the model multiplies in it (a GPU, or a "
+        "processor with AVX512-BF16 or AMX), else float32.",
         "auto",
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(

@@ -22,6 +22,7 @@ from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.budgets import HOST_BYTES
 from lamina.engine.footprint import Shape
+from lamina.models.gguf import is_gguf
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
 from lamina.options.benchmarks import PerplexityEntry
@@ -101,7 +102,11 @@ def estimate_cost(
     return {
         "stages": {name: asdict(cost) for name, cost in sum_by_stage(all_works).items()},
         "jobs": _work_by_output(all_works),
-        "notes": [*requests.describe_sizes(config), *counted.describe_answers()],
+        "notes": [
+            *counted.describe_number_formats(),
+            *requests.describe_sizes(config),
+            *counted.describe_answers(),
+        ],
     }
 
 
@@ -358,6 +363,18 @@ class Works:
             memory,
             disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
         )
+
+    def describe_number_formats(self) -> list[str]:
+        """A sentence for each model whose number format this machine has decided."""
+        sentences: list[str] = []
+        for model, manifest in self.manifests.items():
+            entry = self.config.models[model]
+            if entry.dtype == "auto" and is_gguf(entry.source):
+                sentences.append(
+                    f"{model} is computed in {manifest['dtype']}, which `dtype: auto` chose for the "
+                    "processor of this machine. Write `dtype` for one format on all machines."
+                )
+        return sentences
 
     def describe_answers(self) -> list[str]:
         """How many tokens the choice of layers generates at most, in a sentence; none without any."""

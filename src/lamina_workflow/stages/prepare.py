@@ -21,7 +21,7 @@ from lamina_workflow.study import requests
 class DequantiseModel(Job):
     """One checkpoint, by its name, which is a hash of the files that it is made from.
 
-    `dtype` is its number format; `auto` is float32 for a GGUF file.
+    `dtype` is the number format of the checkpoint; `auto` stores quantised numbers in bfloat16.
     """
 
     PACKAGES = True
