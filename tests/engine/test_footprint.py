@@ -109,6 +109,31 @@ def test_training_all_weights_needs_what_is_predicted(dtype: torch.dtype) -> Non
     assert 0.85 * predicted < live_bytes.peak < 1.15 * predicted
 
 
+def test_the_cache_of_a_model_is_counted_to_the_byte() -> None:
+    model = tiny.model(num_attention_heads=4, num_key_value_heads=2)
+
+    with torch.inference_mode():
+        cache = model(input_ids=tiny.tokens(3, 11), use_cache=True).past_key_values
+
+    n_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    shape = footprint.Shape.of(model.config, model.dtype.itemsize)
+    assert footprint.cache_bytes(shape, line_length=11, n_lines=3) == n_bytes
+
+
+@pytest.mark.parametrize(("prompt_length", "answer_length"), [(20, 100), (120, 10)])
+def test_writing_answers_needs_what_is_predicted(prompt_length: int, answer_length: int) -> None:
+    model = tiny.model(num_attention_heads=4, num_key_value_heads=4, num_hidden_layers=8)
+    model.generation_config.eos_token_id = None
+    prompts = tiny.tokens(16, prompt_length)
+    shape = footprint.Shape.of(model.config, model.dtype.itemsize)
+
+    with LiveBytes() as live_bytes:
+        model.generate(prompts, max_new_tokens=answer_length, do_sample=False)
+
+    predicted = footprint.writing_bytes(shape, prompt_length, answer_length, 16)
+    assert 0.7 * predicted < live_bytes.peak < 1.15 * predicted
+
+
 @pytest.mark.parametrize(
     ("memory_bytes", "token_budget"), [(10**6, 999), (10, footprint.LEAST_BUDGET)]
 )

@@ -16,6 +16,7 @@ from lamina.engine import budgets
 from lamina.engine.budgets import LOGIT_NUMBERS
 from lamina.engine.moments import BATCH
 from lamina.engine.taps import count_positions
+from lamina.models.sizes import count_cached_numbers
 
 FLOAT = 4
 DOUBLE = 8
@@ -39,6 +40,8 @@ class Shape:
     """V"""
     size: int
     """Bytes of a number."""
+    cached: int = 0
+    """Numbers of the keys and values of a token in a layer."""
 
     @classmethod
     def of(cls, config: Any, size: int) -> "Shape":
@@ -50,7 +53,8 @@ class Shape:
         text = config.get_text_config(decoder=True)
         channels = text.hidden_size
         inner = _largest(text, "intermediate_size") or _largest(text, "ffn_dim") or 4 * channels
-        return cls(text.num_hidden_layers, channels, inner, text.vocab_size, size)
+        cached = count_cached_numbers(text)
+        return cls(text.num_hidden_layers, channels, inner, text.vocab_size, size, cached)
 
     def passing(self, line_length: int) -> int:
         """Bytes of a position on its way through the layers, in a line of so many tokens.
@@ -250,6 +254,24 @@ def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) 
     n_arrays = 3 if n_lines < n_total else 2
     logits = n_arrays * shape.vocabulary * shape.size
     return line_length * n_lines * max(shape.passing(line_length), logits)
+
+
+def cache_bytes(shape: Shape, line_length: int, n_lines: int) -> int:
+    """Bytes of the keys and values of `n_lines` lines."""
+    return n_lines * line_length * shape.layers * shape.cached * shape.size
+
+
+def writing_bytes(shape: Shape, prompt_length: int, answer_length: int, n_texts: int) -> int:
+    """Bytes of writing answers to `n_texts` prompts at a time, with a cache.
+
+    Each step copies the cache of one layer after the other into a longer one. The prompts pass
+    through the layers before; then each step has the logits of one position, also in float32, with
+    their scores.
+    """
+    cache = cache_bytes(shape, prompt_length + answer_length, n_texts)
+    reading = n_texts * prompt_length * shape.passing(prompt_length)
+    logits = n_texts * shape.vocabulary * (shape.size + 2 * FLOAT)
+    return cache + max(reading, cache // shape.layers + logits)
 
 
 def _largest(config: Any, name: str) -> int:

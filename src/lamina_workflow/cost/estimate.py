@@ -329,7 +329,10 @@ class Works:
             tokens, n_layers, removed, pass_, kind, donors
         )
         n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
-        memory = float(_pass_memory(self.shapes[model], self._token_budget, tokens, n_streams))
+        if pass_ == "generate":
+            memory = float(_writing_memory(self.shapes[model], tokens))
+        else:
+            memory = float(_pass_memory(self.shapes[model], self._token_budget, tokens, n_streams))
 
         loop_repair = selector.repair(self.config)
         if loop_repair != "none":
@@ -467,6 +470,9 @@ class Works:
         pass_bytes = [
             _pass_memory(shape, token_budget, tokens, token_budget) for tokens in tokens_read
         ]
+        asked = self._asked_in_search(model, calibration, selector)
+        if asked.samples:
+            pass_bytes.append(_writing_memory(shape, asked))
         repair_names = [name for name in (entry.repair, *entry.repairs) if name]
         if not repair_names:
             return max(pass_bytes)
@@ -604,6 +610,8 @@ class Works:
             memory = _benchmark_memory(
                 self.shapes[model], tokens, len(removed_together), len(removed_alone)
             )
+            if tokens.written:
+                memory = max(memory, _writing_memory(self.shapes[model], tokens))
             yield JobsWork.of(
                 "benchmark",
                 [paths.benchmark(model, calibration, task, block)],
@@ -632,6 +640,9 @@ class Works:
                 layer_tokens,
                 layer_tokens,
                 layer_flops(manifest, tokens),
+                _writing_memory(
+                    self.shapes[model], tokens, options.max_tokens if options else None
+                ),
             )
 
     def _estimate_timings(self) -> Iterator[JobsWork]:
@@ -692,6 +703,16 @@ def _pass_memory(
     return footprint.sweep_bytes(
         shape, token_budget, line_lengths, n_lines, n_scored, max(1, n_streams)
     )
+
+
+def _writing_memory(shape: Shape, tokens: Tokens, most_tokens: int | None = None) -> int:
+    """Bytes of writing answers to samples of `tokens`, as many at a time as a benchmark takes.
+
+    most_tokens: of an answer, where they are known.
+    """
+    answer_length = most_tokens or tokens.longest_answer
+    n_texts = min(tokens.samples, BENCHMARK_BATCH)
+    return footprint.writing_bytes(shape, tokens.longest, answer_length, n_texts)
 
 
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:

@@ -5,6 +5,7 @@ can be counted. The naive way evaluates each cut model alone and row by row. Wha
 counted on its own trees, apart from padding.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -57,6 +58,11 @@ class Tokens:
     """In the questions of samples with written answers."""
     longest_written: int = 0
     """In the longest answers that may be written to them."""
+
+    @property
+    def longest_answer(self) -> int:
+        """Tokens of the longest answer that may be written, at least of the mean right one."""
+        return math.ceil(max(self.longest_written, self.answers) / max(1, self.samples))
 
     @property
     def answer_tokens(self) -> float:
