@@ -96,6 +96,15 @@ def test_a_written_answer_that_is_no_text_is_refused(golds: list[Any], fault: st
         lm_tasks.test_documents(task_with_written_answers(golds))
 
 
+def test_a_written_answer_may_be_json() -> None:
+    gold = json.dumps({"name": "w3", "age": 5})
+    task = task_with_written_answers(["w3", gold])
+
+    answers.check_documents(task, "test", True, [0, 1], is_scored=True)
+
+    assert answers.right_texts(task, {"query": QUESTION, "gold": gold}) == [gold]
+
+
 def test_a_list_of_answers_after_a_single_one_is_refused() -> None:
     """lm-eval takes all documents to have as many answers as the first."""
     task = task_with_written_answers(["w3"])

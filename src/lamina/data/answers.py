@@ -5,6 +5,7 @@ number -1.
 """
 
 import ast
+import json
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -81,7 +82,7 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     for answer in _as_list(gold):
         if isinstance(gold, list) and not isinstance(answer, str):
             raise NoAnswer(f"its right answers are {shorten_value(gold)}, which are not texts.")
-        if isinstance(_undo_template(answer), dict):
+        if isinstance(_undo_template(answer), dict) and not _is_json(answer):
             raise NoAnswer(
                 f"its right answer is {shorten_value(answer)}, fields of which one is to be named."
             )
@@ -89,6 +90,15 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
             raise NoAnswer(f"its right answer is {shorten_value(answer)}, which is no text.")
         texts.append(str(answer))
     return list(dict.fromkeys(texts))
+
+
+def _is_json(answer: Any) -> bool:
+    """Whether an answer is a text of JSON, which no template makes of a mapping in a document."""
+    try:
+        json.loads(answer)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def check_documents(
