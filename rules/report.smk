@@ -9,7 +9,7 @@
 #   calibrations          prepare_calibration
 #   diagnoses             diagnose_layers
 #   efficiency            benchmark_efficiency
-#   handles               none: the configuration alone
+#   gates, handles        none: the configuration alone
 #   models, layer_sizes   prepare_model
 #   patches               fit_patch
 #   plans                 prune_step, pick_plan

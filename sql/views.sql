@@ -116,6 +116,8 @@ CREATE OR REPLACE MACRO certain(ahead, stderr, step, tried) AS
 
 -- What a variant keeps of the base model's numbers.
 .read sql/scores.sql
+-- Whether variants reach what their studies demand.
+.read sql/gates.sql
 -- Replicates combined: means over draws of a calibration or a selector.
 .read sql/draws.sql
 -- What repairs recover, and what is left of writing compared with choosing.

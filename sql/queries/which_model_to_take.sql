@@ -16,6 +16,9 @@
 --                      general text, then the one that keeps most, then the one with less done to
 --                      it (a healing whose best step is step 0 changed nothing). Where none keeps
 --                      enough, the one that keeps most
+-- failed_gates, untold_gates  tasks on which its study demands more than it reaches, and on which this
+--                      cannot be told. A variant that fails a gate does not keep enough, and comes
+--                      after all others
 -- n_tried, n_variants  variants that answer the question, and all of the model; sizes and bare are
 --                      of the former
 -- Empty where no variant was tested on its own task, or on two tasks.
@@ -31,20 +34,32 @@ counted AS (
         count(*) OVER (PARTITION BY model, question, name) AS n_tried
     FROM answers AS a, wanted
 ),
+gated AS (
+    SELECT concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
+        failed_gates, untold_gates
+    FROM gated_variants
+),
+gates_of_answers AS (
+    SELECT a.variants, string_agg(DISTINCT failed_gates, ', ') AS failed_gates,
+        string_agg(DISTINCT untold_gates, ', ') AS untold_gates
+    FROM (SELECT DISTINCT variants FROM counted) AS a JOIN gated AS g ON list_contains(a.variants, g.variant)
+    GROUP BY a.variants
+),
 judged AS (
     SELECT * EXCLUDE (share_step, keep, text_at_most),
-        certain(share - keep, share_stderr, share_step, n_tried) AS certain,
+        certain(share - keep, share_stderr, share_step, n_tried) AND untold_gates IS NULL AS certain,
         n_samples * CASE
             WHEN share > keep THEN z_above(0.025 / n_tried) ** 2 * (share_stderr ** 2 + (share - keep) * share_step)
             ELSE 1.959964 ** 2 * share_stderr ** 2
         END / nullif(share - keep, 0) ** 2 AS n_needed,
-        coalesce(share >= keep AND (text_at_most IS NULL OR text_ratio <= text_at_most), false) AS kept_enough
-    FROM counted
+        coalesce(share >= keep AND (text_at_most IS NULL OR text_ratio <= text_at_most), false)
+            AND failed_gates IS NULL AS kept_enough
+    FROM counted LEFT JOIN gates_of_answers USING (variants)
 ),
 placed AS MATERIALIZED (
     SELECT *, row_number() OVER (
         PARTITION BY model, question, name
-        ORDER BY kept_enough DESC, CASE WHEN kept_enough THEN layers ELSE 0 END DESC,
+        ORDER BY kept_enough DESC, failed_gates IS NOT NULL, CASE WHEN kept_enough THEN layers ELSE 0 END DESC,
             kept_enough AND coalesce(certain, false) DESC,
             CASE WHEN kept_enough OR at_chance THEN coalesce(text_ratio, 'inf'::DOUBLE) ELSE 0 END,
             share DESC NULLS LAST, healing = 'none' DESC, repair = 'none' DESC, variants) AS place

@@ -10,6 +10,7 @@ GRAINS = {
     "models": "model",
     "layer_sizes": "model, layer",
     "handles": "handle",
+    "gates": f"{VARIANT}, task",
     "calibrations": "model, calibration",
     "activations": "model, calibration, layer, span",
     "sweeps": "model, calibration, selector, removed, unit, sample",

@@ -34,6 +34,7 @@ UNANSWERED = {
     "what_diagnoses_found",
     "what_papers_report",
     "where_outputs_were_not_finite",
+    "which_gates_are_passed",
     "which_questions_no_score_decides",
     "which_questions_were_cut",
     "which_repairs_hurt",

@@ -44,6 +44,11 @@ def handle_rows(job: GatherTable) -> Rows:
         yield {"handle": handle, **asdict(Variant.parse(name))}
 
 
+def gate_rows(job: GatherTable) -> Rows:
+    """A row for each gate of each variant."""
+    yield from job.gates
+
+
 def calibration_rows(job: GatherTable) -> Rows:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
     columns = parquet.schema_of("calibrations").names
@@ -103,6 +108,7 @@ READERS = {
     "models": model_rows,
     "layer_sizes": layer_rows,
     "handles": handle_rows,
+    "gates": gate_rows,
     "calibrations": calibration_rows,
     "plans": plan_rows,
     "shared_documents": shared_document_rows,

@@ -101,6 +101,22 @@ HANDLES = Table(
     },
 )
 
+GATES = Table(
+    grain=(
+        "One row per variant, and task or text on which its study demands something "
+        "(`gates` of a study)."
+    ),
+    columns={
+        **VARIANT_KEYS,
+        "task": Column("string", "Benchmark task or text of the gate."),
+        "keep": Column(
+            "double",
+            "Share of the base model's number that must be left, 0 to 1; null where floor is set.",
+        ),
+        "floor": Column("double", "Least value of the task's main metric; null where keep is set."),
+    },
+)
+
 COMPARISONS = Table(
     grain=(
         "One row per pair of selectors, size, repair and own benchmark task, by the task's main "

@@ -7,7 +7,7 @@ from lamina.options.calibrations import Mixture
 from lamina.options.explain import suggest
 from lamina.options.repairs import OWN
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.config.studies import Prune, Study
+from lamina_workflow.config.studies import Gate, Prune, Study
 
 
 def check_defined(entry_key: str, name: str, section: str, known_names: Collection[str]) -> None:
@@ -113,6 +113,21 @@ def check_study(config: Configuration, entry_key: str, study: Study) -> None:
     _check_listed(entry_key, "healings", study.healings, "healings", ["none", *config.healings])
     _check_listed(entry_key, "tasks", study.tasks, "benchmarks.tasks", tasks)
     _check_listed(entry_key, "perplexity", study.perplexity, "benchmarks.perplexity", texts)
+    _check_gates(f"{entry_key}.gates", study.gates, tasks, texts)
+
+
+def _check_gates(
+    entry_key: str, gates: Iterable[Gate], tasks: Collection[str], texts: Collection[str]
+) -> None:
+    """Refuse gates on tasks that are not defined, and a least value of a perplexity."""
+    for index, gate in enumerate(gates):
+        gate_key = f"{entry_key}[{index}]"
+        check_defined(f"{gate_key}.task", gate.task, "benchmarks", [*tasks, *texts])
+        if gate.floor is not None and gate.task in texts:
+            raise LaminaError(
+                f"{gate_key}.floor: '{gate.task}' is measured as a perplexity, which is better when "
+                "it is lower. Write a share of the base model's instead, such as keep: 90%."
+            )
 
 
 def _check_listed(

@@ -16,7 +16,7 @@ from lamina.options.healings import Healing
 from lamina.options.models import Donor, Merged, Model
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector, share_of_layers
-from lamina_workflow.config.studies import ReachedSize, Size, Study
+from lamina_workflow.config.studies import ReachedSize, Size, Study, read_percentage
 
 
 class Sweep(Entry):
@@ -46,20 +46,10 @@ class Benchmark(Entry):
     )
 
 
-def _read_percentage(value: object) -> object:
-    """A share that is written as a percentage, as a number; everything else unchanged."""
-    if not isinstance(value, str) or not value.strip().endswith("%"):
-        return value
-    percentage = value.strip().removesuffix("%").strip()
-    if not percentage.replace(".", "", 1).isdigit():
-        return value
-    return float(percentage) / 100
-
-
 class Report(Entry):
     """What the report looks for: the smallest model that keeps this much."""
 
-    keep: Annotated[float, BeforeValidator(_read_percentage)] = option(
+    keep: Annotated[float, BeforeValidator(read_percentage)] = option(
         "Share of the base model's number on a task that a variant must keep (for perplexity, base "
         "/ variant), such as 0.95 or 95%.",
         0.95,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from lamina.models.sizes import DEFAULT_CONTEXT
 from lamina.options.entry import Choice, Name, Spelt, option
@@ -87,6 +87,43 @@ class ReachedSize:
     """What the base model takes."""
 
 
+def read_percentage(value: object) -> object:
+    """A share that is written as a percentage, as a number; everything else unchanged."""
+    if not isinstance(value, str) or not value.strip().endswith("%"):
+        return value
+    percentage = value.strip().removesuffix("%").strip()
+    if not percentage.replace(".", "", 1).isdigit():
+        return value
+    return float(percentage) / 100
+
+
+_AsPercentage = BeforeValidator(read_percentage, json_schema_input_type=float | str)
+
+
+class Gate(BaseModel):
+    """What a variant must reach on a task or a text: a share of the base model's number, or a
+    number.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    task: Name
+    keep: Annotated[float, Field(gt=0, le=1), _AsPercentage] | None = None
+    """Share of the base model's number."""
+    floor: Annotated[float, Field(gt=0), _AsPercentage] | None = None
+    """Least value of the task's main metric."""
+
+    @model_validator(mode="after")
+    def _check_one_limit(self) -> Self:
+        if (self.keep is None) == (self.floor is None):
+            raise ValueError
+        return self
+
+
+_GATE_ALLOWED = (
+    "a task and what must be reached on it: {task: NAME, keep: 90%} of the base model's number, or "
+    "{task: NAME, floor: 0.5}"
+)
 _REMOVED_ALLOWED = (
     "a number of units of at least 1, a share of the model's layers such as 25%, or a size: "
     "{memory: 6GB}, {parameters: 75%} or {latency: 80%}"
@@ -97,6 +134,8 @@ Removed = Annotated[
     Spelt,
     Field(json_schema_extra={"x-allowed": _REMOVED_ALLOWED}),
 ]
+
+Gates = list[Annotated[Gate, Spelt, Field(json_schema_extra={"x-allowed": _GATE_ALLOWED})]]
 
 
 class Study(Choice):
@@ -171,4 +210,13 @@ class Prune(Study):
         "Perplexity texts to measure: `all` of them, or a list of names.",
         "all",
         allowed="all, or a list of names under benchmarks.perplexity",
+    )
+    gates: Gates = option(
+        "What each variant must reach, on tasks or texts that are then measured too. `{task: NAME, "
+        "keep: 90%}`: this share of the base model's number (for perplexity, base / variant). "
+        "`{task: NAME, floor: 0.5}`: this value of the task's main metric, such as accuracy. Each "
+        "variant passes, fails, or cannot be told apart by its 95 % interval. One that fails is not "
+        "recommended.",
+        [],
+        allowed="a list of {task: NAME, keep: SHARE} and {task: NAME, floor: VALUE}",
     )

@@ -33,6 +33,7 @@ CONTROLS = ("model", "calibration", "selector", "removed", "repaired_by")
 # The question of `sql/queries` that a section of the page answers; figures name their own.
 SECTION_QUESTIONS = {
     "refused": "which_plans_were_refused",
+    "gates": "which_gates_are_passed",
     "glance": "which_layers_matter",
     "repairs": "which_repair_when",
     "disagreements": "where_metrics_disagree",

@@ -46,6 +46,14 @@ def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Ve
     asked = f"{100 * keep:g} %"
     n_needed = row["n_needed"]
     is_decided = n_needed is not None and n_needed <= row["n_samples"]
+    if row["failed_gates"]:
+        return Verdict(f"It fails the gate of its study on {row['failed_gates']}.", False)
+    if row["kept_enough"] and row["untold_gates"]:
+        return Verdict(
+            "Its test documents cannot decide whether it passes the gate of its study on "
+            f"{row['untold_gates']}.",
+            False,
+        )
     if row["kept_enough"] and row["certain"]:
         return Verdict(f"{tested} show that it keeps at least {asked}.", True)
     if not row["kept_enough"] and row["share"] is not None and row["share"] >= keep:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import asdict
 from typing import Annotated, Any, Self
 
 from lamina.options.entry import Options
@@ -100,6 +101,7 @@ class GatherTable(Job):
     ] = {}  # scores of calibrations that compare choices by another than acc_norm
     repairs: dict[str, str] = {}  # repairs in the loops of selectors, by selector
     handles: dict[str, str] = {}  # short names of variants
+    gates: list[dict[str, Any]] = []  # rows of table `gates`
     parts: Annotated[list[str], READ] = []
 
     @classmethod
@@ -119,7 +121,18 @@ class GatherTable(Job):
             }
         groups = {name: entry.group for name, entry in entries.items() if entry.group}
         handles = name_handles(config) if w.table == "handles" else {}
-        return cls(table=w.table, groups=groups, scores=scores, repairs=repairs, handles=handles)
+        gates: list[dict[str, Any]] = []
+        if w.table == "gates":
+            for variant, gate in requests.list_gates(config):
+                gates.append({**asdict(variant), **gate.model_dump()})
+        return cls(
+            table=w.table,
+            groups=groups,
+            scores=scores,
+            repairs=repairs,
+            handles=handles,
+            gates=gates,
+        )
 
     @property
     def writes(self) -> tuple[str, ...]:

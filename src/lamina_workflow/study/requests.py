@@ -11,7 +11,7 @@ from itertools import product
 
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.config.studies import Prune, ReachedSize, Size
+from lamina_workflow.config.studies import Gate, Prune, ReachedSize, Size
 
 
 def list_variants(config: Configuration) -> list[Variant]:
@@ -108,6 +108,14 @@ def block_variants(
             if _block_of(config, variant) == block:
                 measured_variants.add(variant)
     return sorted(measured_variants)
+
+
+def list_gates(config: Configuration) -> list[tuple[Variant, Gate]]:
+    """What the studies demand of each of their variants."""
+    gates: set[tuple[Variant, Gate]] = set()
+    for study in _prune_studies(config):
+        gates.update(product(_study_variants(config, study), study.gates))
+    return sorted(gates, key=lambda pair: (pair[0], str(pair[1])))
 
 
 def list_tasks(config: Configuration, variant: Variant) -> list[str]:
@@ -288,7 +296,8 @@ def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[
     text_names = study.perplexity
     if text_names == "all":
         text_names = list(config.benchmarks.perplexity)
-    return [*task_names, *text_names]
+    gated_names = [gate.task for gate in study.gates]
+    return list(dict.fromkeys([*task_names, *text_names, *gated_names]))
 
 
 def _base_tasks(config: Configuration, model: str) -> set[str]:

@@ -15,7 +15,7 @@ def files_of_table(config: Configuration, table: str) -> list[str]:
     match table:
         case "models" | "layer_sizes":
             return _manifests(config)
-        case "handles":
+        case "handles" | "gates":
             return []
         case "calibrations":
             calibrations = requests.list_calibrations(config)

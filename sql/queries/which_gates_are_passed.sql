@@ -1,0 +1,11 @@
+-- Which variants reach what their study demands?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/which_gates_are_passed.sql
+--
+-- One row per variant and gate; a variant without repair before the repaired ones.
+-- demanded, reached    for keep, shares of the base model's number; for floor, values of the metric
+-- result               passed, failed, or not told apart: by the 95 % interval of reached
+-- Empty where no study has gates.
+SELECT handle, r.*
+FROM gate_results AS r LEFT JOIN handles USING (model, calibration, selector, removed, repair, healing)
+ORDER BY model, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing, task, demanded;
