@@ -30,6 +30,9 @@ LOCAL_MODELS = {
     "config/smollm2-papers.yaml": ("smollm2", 30),
     "config/qwen-0.5b.yaml": ("qwen-0.5b", 24),
     "config/qwen-1.5b.yaml": ("qwen-1.5b", 28),
+    "config/qwen-repairs.yaml": ("qwen-0.5b-chat", 24),
+    "config/qwen-written.yaml": ("qwen-0.5b-chat", 24),
+    "config/qwen-papers.yaml": ("qwen-0.5b", 24),
 }
 # Those of models and data of the hub.
 HUB_MODELS = [
@@ -90,6 +93,7 @@ def load_shipped(name: str, folder: Path) -> Configuration:
     if name in LOCAL_MODELS:
         model, n_layers = LOCAL_MODELS[name]
         write_model_folder(folder / "model", {"num_hidden_layers": n_layers})
+        (folder / "model/chat_template.jinja").write_text("{{ messages[0].content }}")
         raw["models"][model]["source"] = str(folder / "model")
         write_local_files(raw, folder)
     return load.load_configuration(raw, ROOT)
