@@ -142,6 +142,19 @@ def test_the_tasks_of_gates_are_measured_and_every_variant_has_a_row(tmp_path: P
     }
 
 
+def test_gates_measure_a_calibration_that_has_no_task_of_its_own(tmp_path: Path) -> None:
+    raw = minimal_config()
+    set_key(raw, "benchmarks.tasks", {"microworld_facts": {}})
+    set_key(raw, "studies.prune.tasks", "own")
+    set_key(raw, "studies.prune.perplexity", [])
+    set_key(raw, "studies.prune.gates", [{"task": "microworld_facts", "floor": 0.5}])
+
+    config = load_configuration(raw, write_model_and_data(tmp_path))
+
+    for variant in requests.list_variants(config):
+        assert requests.list_tasks(config, variant) == ["microworld_facts"]
+
+
 def test_the_page_has_a_row_for_each_gate(tmp_path: Path) -> None:
     files = write_study(tmp_path, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=40)
     keys = parquet.read_table(tmp_path / "handles.parquet").drop_columns("handle").to_pylist()

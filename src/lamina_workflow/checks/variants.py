@@ -76,7 +76,7 @@ def check_trained_patches(config: Configuration, entry_key: str, study: Prune) -
 
 def check_own_tasks(config: Configuration, entry_key: str, study: Prune) -> None:
     """Refuse `tasks: own` where nothing would measure the variants of a calibration."""
-    if study.tasks != "own":
+    if study.tasks != "own" or study.gates:
         return
     measures_text = bool(study.perplexity)
     if study.perplexity == "all":
