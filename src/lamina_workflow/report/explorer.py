@@ -6,7 +6,7 @@ by the page itself.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from math import isfinite
 from pathlib import Path
@@ -17,11 +17,10 @@ import vl_convert
 
 from lamina import paths
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.answers import answer_question, query_rows
+from lamina_workflow.report.answers import answer_question
 from lamina_workflow.report.figures.style import COLOURS, format_repair
 
 QUESTION = "which_variants_there_are"
-BASE_SCORES = "SELECT model, task, value, stderr, n_samples FROM scores WHERE removed = 0"
 SHAPES = (
     "circle",
     "square",
@@ -53,29 +52,7 @@ def list_variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]
     for index, variant in enumerate(variants):
         variant["id"] = f"variant-{index}"
         variant["repaired_by"] = format_repair(variant["repair"], variant["healing"])
-    _fill_base_scores(variants, query_rows(connection, BASE_SCORES))
     return variants
-
-
-def _fill_base_scores(
-    variants: Sequence[dict[str, Any]], score_rows: Sequence[Mapping[str, Any]]
-) -> None:
-    """Give a base model the score on its variants' own task, where they all have the same one."""
-    scores = {(row["model"], row["task"]): row for row in score_rows}
-    own_tasks: dict[str, set[str | None]] = {}
-    for variant in variants:
-        if variant["removed"]:
-            own_tasks.setdefault(variant["model"], set()).add(variant["own_tasks"])
-    for variant in variants:
-        tasks = own_tasks.get(variant["model"], set())
-        score = scores.get((variant["model"], next(iter(tasks), None)))
-        if variant["removed"] or len(tasks) != 1 or score is None:
-            continue
-        variant["own_tasks"] = score["task"]
-        variant["own_value"] = score["value"]
-        variant["own_stderr"] = score["stderr"]
-        variant["own_samples"] = score["n_samples"]
-        variant["own_kept"] = 1.0
 
 
 def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
