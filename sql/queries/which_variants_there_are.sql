@@ -4,13 +4,30 @@
 --
 -- One row per variant, the base models first; its columns are those of table variants, with standard
 -- errors, its handle, by which commands know it, and whether it passes the gates of its study.
+-- own_tasks, own_value   the own tasks and the number measured there; of a base model, on the task of
+--                        its variants where all have the same one
 -- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general
 --                        text divided by the base model's, of the text that suffers most
 -- parameters_ratio       measured, else counted from the shapes of layers and patches
 -- Empty where nothing was benchmarked and nothing timed.
+WITH only_tasks AS (
+    SELECT model, any_value(own_tasks) AS task FROM variants WHERE removed > 0 GROUP BY model
+    HAVING count(DISTINCT own_tasks) = 1
+),
+base_scores AS (
+    SELECT s.* FROM scores AS s JOIN only_tasks USING (model, task) WHERE s.removed = 0 AND s.healing = 'none'
+)
 SELECT handle, gates,
-    v.* REPLACE (coalesce(v.parameters_ratio, s.parameters / s.base_parameters) AS parameters_ratio)
+    v.* REPLACE (
+        coalesce(v.parameters_ratio, s.parameters / s.base_parameters) AS parameters_ratio,
+        coalesce(v.own_tasks, b.task) AS own_tasks,
+        coalesce(v.own_metric, b.metric) AS own_metric,
+        coalesce(v.own_value, b.value) AS own_value,
+        coalesce(v.own_stderr, b.stderr) AS own_stderr,
+        coalesce(v.own_samples, b.n_samples) AS own_samples
+    )
 FROM variants AS v LEFT JOIN handles USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN gated_variants USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN variant_sizes AS s USING (model, calibration, selector, removed, repair, healing)
-ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;
+LEFT JOIN base_scores AS b USING (model, calibration, selector, removed, repair, healing)
+ORDER BY v.model, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;
