@@ -29,7 +29,7 @@ from lamina.engine import packing, sweep
 from lamina.engine.candidates import CURRENT
 from lamina.engine.scores import Scores
 from lamina.models.boundary import share_weights
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.models.units import all_units
 
 
@@ -83,7 +83,7 @@ class Ways:
             for number, unit in enumerate(scores.names):
                 gone = removed + [unit] * (unit != CURRENT)
                 self.lm._model = (
-                    remove_units(share_weights(self.case.model), gone) if gone else self.case.model
+                    apply_edits(share_weights(self.case.model), gone) if gone else self.case.model
                 )
                 answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
                 scores.loglikelihood[number] = [score for score, _ in answered]

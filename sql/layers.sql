@@ -41,15 +41,15 @@ COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Rank by accuracy among units 
 COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Rank by cosine among units of the kind, 1 = least relevant; ties share their mean rank.';
 
 CREATE OR REPLACE VIEW removal_order AS
-WITH parted AS (  -- 7.@math has the part @math and a donor
-    SELECT model, calibration, selector, removed, donor, split_part(unit, '.', 1)::BIGINT AS layer,
-        coalesce(nullif(split_part(unit, '.', 2), ''), 'layer') AS part
+WITH parted AS (  -- of an edit that removes nothing, the part is the rest of its name
+    SELECT model, calibration, selector, removed, edit, regexp_extract(unit, '^\d+')::BIGINT AS layer,
+        coalesce(nullif(regexp_replace(unit, '^\d+\.?', ''), ''), 'layer') AS part
     FROM plans WHERE unit IS NOT NULL
 ),
 sublayers AS (  -- attention of layer l is 2 l, its MLP 2 l + 1
     SELECT DISTINCT model, calibration, selector, removed, unnest(CASE part
         WHEN 'attention' THEN [2 * layer] WHEN 'mlp' THEN [2 * layer + 1] ELSE [2 * layer, 2 * layer + 1] END) AS sublayer
-    FROM parted WHERE donor IS NULL
+    FROM parted WHERE edit IS NULL
 ),
 run_starts AS (
     FROM sublayers QUALIFY sublayer - 1 IS DISTINCT FROM lag(sublayer) OVER (
@@ -71,7 +71,7 @@ compositions AS (
 kinds AS (
     SELECT model, calibration, selector, removed, bool_or(part = 'layer') AS are_layers, min(part) AS part,
         count(DISTINCT part) AS n_kinds, count(*) AS n_units
-    FROM parted WHERE donor IS NULL GROUP BY ALL
+    FROM parted WHERE edit IS NULL GROUP BY ALL
 ),
 ordered AS (
     SELECT model, calibration, selector, removed,
@@ -95,10 +95,10 @@ LEFT JOIN kinds USING (model, calibration, selector, removed)
 LEFT JOIN run_counts USING (model, calibration, selector, removed)
 LEFT JOIN compositions USING (model, calibration, selector, removed);
 COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string, and its size.';
-COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a layer of the donor math. Null for a refused plan.';
+COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7-9x2 runs layers 7 to 9 twice, 7<>8 exchanges two layers, 7=math:7 takes a layer of the donor math. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both (sub-layers, each counted by its share of a layer); null for a refused plan.';
 COMMENT ON COLUMN removal_order.layers IS 'Size of the plan in layers: removed, or half of removed where all units are attentions or all are MLPs; null for a refused plan.';
-COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones are one run, also 7.mlp and 8.attention; 0 where layers are replaced only; null for a refused plan.';
+COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones are one run, also 7.mlp and 8.attention; 0 where no unit is removed; null for a refused plan.';
 COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp; plans of one composition make models of one size. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before the first removal, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after the last removal, 0 to 1; null where not measured.';
@@ -109,7 +109,7 @@ WITH seen AS (
     SELECT model, calibration, selector, removed, unit, max(nullif(n_samples, 0)) AS n FROM relevance GROUP BY ALL
 ),
 steps AS (
-    SELECT *, count(*) FILTER (donor IS NULL) OVER (PARTITION BY model, calibration, selector, removed ORDER BY position
+    SELECT *, count(*) FILTER (edit IS NULL) OVER (PARTITION BY model, calibration, selector, removed ORDER BY position
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS gone
     FROM plans
 ),

@@ -7,10 +7,10 @@ WITH base AS (
     FROM models AS m JOIN layer_sizes USING (model) GROUP BY ALL
 ),
 removed_units AS (
-    SELECT p.model, p.calibration, p.selector, p.removed, coalesce(nullif(split_part(unit, '.', 2), ''), 'layer') AS part,
+    SELECT p.model, p.calibration, p.selector, p.removed, if(contains(unit, '.'), split_part(unit, '.', 2), 'layer') AS part,
         attention_parameters, mlp_parameters, other_parameters, active_mlp_parameters
-    FROM plans AS p JOIN layer_sizes AS l ON l.model = p.model AND l.layer = split_part(unit, '.', 1)::BIGINT
-    WHERE unit IS NOT NULL AND donor IS NULL
+    FROM plans AS p JOIN layer_sizes AS l ON l.model = p.model AND l.layer = regexp_extract(unit, '^\d+')::BIGINT
+    WHERE unit IS NOT NULL AND edit IS NULL
 ),
 saved AS (
     SELECT model, calibration, selector, removed,

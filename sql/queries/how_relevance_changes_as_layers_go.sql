@@ -28,7 +28,7 @@ last_steps AS (SELECT model, calibration, selector, unit, max(step) AS step FROM
 planned AS (
     SELECT p.model, p.calibration, p.selector, p.unit, step, position, score, accuracy_before
     FROM plans AS p JOIN last_steps USING (model, calibration, selector, unit)
-    WHERE donor IS NULL
+    WHERE edit IS NULL
     QUALIFY removed = max(removed) OVER (PARTITION BY p.model, p.calibration, p.selector)
 ),
 metrics AS (  -- a plan and the table compute a score in sums of another order

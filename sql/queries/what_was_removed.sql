@@ -3,8 +3,8 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_was_removed.sql
 --
 -- One row per plan and unit; a refused plan has one row that says why.
--- unit                              7.@math: layer 7 is not removed but replaced by the layer of
---                                   the donor math
+-- unit                              7, 7.mlp: removed; 7-9x2: layers 7 to 9 run twice; 7<>8: they
+--                                   change places; 7=math:7: a layer of the donor math runs
 -- position                          in the order of removal, from 1
 -- score                             relevance for which the unit was picked, in the unit of the
 --                                   selector's metric

@@ -20,7 +20,7 @@ from lamina.models import workload
 from lamina.models.materialise import materialise
 from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
-from lamina.models.units import all_units
+from lamina.models.units import Visit, all_units
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
 from lamina.repairs import weighing
@@ -90,7 +90,7 @@ def test_a_sweep_of_the_drawn_plan_does_exactly_the_estimated_work(
     kind: str, pass_: Pass, n_removed: int
 ) -> None:
     samples = equal_texts()
-    removed_units = sorted(work.draw_plan(5, n_removed, kind).removed)
+    removed_units = sorted(work.draw_plan(5, n_removed, kind).edits)
     with sweep.open_session(tiny.model(), samples, outputs=pass_ == "removal") as session:
         session.sweep(all_units(5, kind, removed_units), removed_units, pass_)
 
@@ -101,9 +101,11 @@ def test_a_sweep_of_the_drawn_plan_does_exactly_the_estimated_work(
 
 def test_a_sweep_with_donors_does_exactly_the_estimated_work() -> None:
     samples = equal_texts()
-    donor_units = [f"{layer_index}.@other" for layer_index in range(5)]
+    donor_units = [f"{layer_index}=other:{layer_index}" for layer_index in range(5)]
     donor_layers = layers_of(tiny.model(seed=1))
-    replacements = dict(zip(donor_units, donor_layers, strict=True))
+    replacements = {
+        Visit(layer_index, donor="other"): layer for layer_index, layer in enumerate(donor_layers)
+    }
     candidates, observations = plan_sweep(Candidate(), [*all_units(5, "layer"), *donor_units])
     with sweep.open_session(tiny.model(), samples, replacements=replacements) as session:
         session.measure(range(4), candidates, observations)
@@ -138,7 +140,7 @@ def test_the_work_of_three_layers_by_hand(
 
 def test_the_work_of_a_second_step_by_hand() -> None:
     """Two of four layers are left; the base model rides along from the first removed one."""
-    first_removed = min(int(unit) for unit in work.draw_plan(4, 2).removed)
+    first_removed = min(int(unit) for unit in work.draw_plan(4, 2).edits)
     engine_work, naive_work = work.sweep_work(TEN_TOKENS, 4, 2, "removal", "layer")
     assert engine_work == 10 * (2 + 1 + 4 - first_removed)
     assert naive_work == 25 * (2 + 2 * 1)

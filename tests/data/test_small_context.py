@@ -25,7 +25,7 @@ from lamina.healing.objectives import Objective
 from lamina.models.boundary import share_weights
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe_model
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.options.calibrations import Calibration
 from lamina.options.models import Model
 from tests import ROOT
@@ -222,7 +222,7 @@ def test_a_sweep_scores_cut_questions_as_lm_eval_does(
     task = lm_tasks.task_object("mine", tmp_path, choices="mine.jsonl")
     task.build_all_requests()
     requests = [(("", ""), *encode_words(*instance.args)) for instance in task.instances]
-    model_by_unit = {"none": model, "2": remove_units(share_weights(model), ["2"])}
+    model_by_unit = {"none": model, "2": apply_edits(share_weights(model), ["2"])}
     for unit, variant in model_by_unit.items():
         lm = HFLM(pretrained=variant, tokenizer=load_tokenizer(manifest), batch_size=1)
         answers = lm._loglikelihood_tokens(requests, disable_tqdm=True)

@@ -128,7 +128,7 @@ def sweep_looped(world: World) -> Any:
 @stage()
 def sweep_donors(world: World) -> Any:
     model = world.model()
-    replaced_units = ["2.@donor", "4.@donor"]
+    replaced_units = ["2=donor:2", "4=donor:4"]
     siblings = {"donor": world.manifest("donor")}
     layers = replacements.replacement_layers(model, replaced_units, siblings)
     candidates = {unit: Candidate(frozenset({unit})) for unit in ["2", *replaced_units]}
@@ -160,7 +160,7 @@ def search_plans(world: World) -> Any:
         trials = Trials(evaluator, n_samples, prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
         result = run_search(trials, UNITS, [1, 2], selector, seen, held_out, lengths)
-    removed_by_size = {size: sorted(winner.removed) for size, winner in result.sets.items()}
+    removed_by_size = {size: sorted(winner.edits) for size, winner in result.sets.items()}
     return [removed_by_size, result.losses, list(result.rows)]
 
 

@@ -65,7 +65,7 @@ def measure_candidates(
 
 
 def materialise_candidate(model: PreTrainedModel, candidate: Candidate) -> PreTrainedModel:
-    plan = {"units": sorted(candidate.removed)}
+    plan = {"units": sorted(candidate.edits)}
     return materialise(model, plan, candidate.patches or None)
 
 
@@ -83,7 +83,7 @@ def test_any_set_with_any_patches_equals_the_materialised_variant(family: str) -
     for candidate, measured in zip(candidates, loglikelihoods, strict=True):
         variant = materialise_candidate(model, candidate)
         expected = naive_loglikelihoods(variant, samples)
-        assert np.abs(measured - expected).max() < NEAR_TIE, candidate.removed
+        assert np.abs(measured - expected).max() < NEAR_TIE, candidate.edits
 
 
 def test_one_set_with_two_patches_is_two_candidates() -> None:

@@ -16,7 +16,7 @@ from lamina.engine.candidates import CURRENT
 from lamina.engine.capture import capture_similarities
 from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.models.units import all_units
 from tests import ROOT
 from tests.given import tiny
@@ -131,7 +131,7 @@ def test_output_metrics_compare_with_the_unpruned_model(
 
     scores = sweep.sweep_units(model, samples, ["0", "4"], removed_units)
 
-    cut_model = remove_units(copy.deepcopy(model), [*removed_units, "4"])
+    cut_model = apply_edits(copy.deepcopy(model), [*removed_units, "4"])
     flips = 0.0
     for sample in samples:
         expected = mean_output_distances(model, cut_model, sample)
@@ -189,7 +189,7 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
     for unit in (CURRENT, *units):
         cut_model = copy.deepcopy(model)
         if unit != CURRENT:
-            cut_model = remove_units(cut_model, [unit])
+            cut_model = apply_edits(cut_model, [unit])
         lm_eval_model = HFLM(pretrained=cut_model, tokenizer=tokenizer, batch_size=64)
         all_answers = lm_eval_model.loglikelihood(instances, disable_tqdm=True)
         for document_index, row in enumerate(scores.rows([unit])):

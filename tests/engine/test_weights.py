@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import weights
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.store import parquet
@@ -55,7 +55,7 @@ def test_scores_equal_gradients_by_hand(kind: str, removed_units: list[str]) -> 
 
     cut_model = copy.deepcopy(model)
     if removed_units:
-        cut_model = remove_units(cut_model, removed_units)
+        cut_model = apply_edits(cut_model, removed_units)
     losses = [gold_loss(cut_model, sample) for sample in samples]
     torch.stack(losses).mean().backward()
     table = parquet.from_rows(

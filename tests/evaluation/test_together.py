@@ -338,7 +338,7 @@ def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
     "parts",
     [
         Parts({"units": ["2"]}, None, "adapter"),
-        Parts({"units": ["2.@other"], "replacements": {"other": {}}}, None, None),
+        Parts({"units": ["2=other:2"], "replacements": {"other": {}}}, None, None),
         Parts({"units": ["2"]}, {(2, 3): Fitted("streamline", {})}, None),
     ],
     ids=["adapter", "donor", "trained layer"],

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from tests.given import tiny
 
 NEAR_TIE = 1e-4
@@ -65,7 +65,7 @@ def cut(model: PreTrainedModel, removed_units: Collection[str]) -> PreTrainedMod
     """A copy of a model without these units."""
     if not removed_units:
         return model
-    return remove_units(copy.deepcopy(model), sorted(removed_units))
+    return apply_edits(copy.deepcopy(model), sorted(removed_units))
 
 
 @torch.inference_mode()

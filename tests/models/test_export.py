@@ -26,7 +26,7 @@ from lamina.models.boundary import Patch, share_weights
 from lamina.models.export import own_code, save
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.store import parquet
 from tests.families import configurations
 from tests.given import tiny
@@ -266,7 +266,7 @@ def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:
     model = load_on_cpu(export(tiny.model(), ["1"], tmp_path, random_operators((1, 2))))
     with pytest.raises(LaminaError, match="itself an export"):
-        remove_units(model, ["0"])
+        apply_edits(model, ["0"])
 
 
 @pytest.mark.parametrize(

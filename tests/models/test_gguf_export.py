@@ -84,6 +84,25 @@ def test_the_file_is_the_model_whose_layer_was_taken_out_by_hand(tmp_path: Path)
     torch.testing.assert_close(found_logits, expected_logits, rtol=1e-4, atol=1e-4)
 
 
+def test_layers_that_run_again_or_elsewhere_are_copied_with_their_bits(
+    file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "export"
+    source = cut_source(file, ["0<>2", "1x2"])
+    form = save.export_variant(read_file(file), source, folder, form="gguf")
+
+    assert form == "gguf"
+    base_tensors = read_tensors(file)
+    tensors = read_tensors(folder / "model.gguf")
+    for position, layer in enumerate((2, 1, 1, 0)):
+        prefix = f"blk.{layer}."
+        for name in base_tensors:
+            if name.startswith(prefix):
+                copied_name = f"blk.{position}.{name.removeprefix(prefix)}"
+                assert tensors[copied_name] == base_tensors[name]
+    assert read_settings(folder / "model.gguf")["llama.block_count"] == 4
+
+
 def test_the_card_says_what_loads_the_file(file: Path, tmp_path: Path) -> None:
     source = cut_source(file, ["1"])
     save.export_variant(read_file(file), source, tmp_path / "export", form="gguf")

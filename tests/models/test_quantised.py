@@ -13,7 +13,7 @@ from lamina.models.checkpoint import is_quantised
 from lamina.models.dequantise import dequantise_model
 from lamina.models.load import load_folder
 from lamina.models.manifest import describe_model
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.options.models import Model
 from tests.given import tiny
 from tests.given.model_folders import State
@@ -71,7 +71,7 @@ def test_the_manifest_counts_what_is_loaded(dequantised: Dequantised) -> None:
 def test_a_cut_of_it_is_saved_and_loaded_as_any_other_model(
     dequantised: Dequantised, tmp_path: Path
 ) -> None:
-    cut_model = remove_units(load_folder(dequantised.checkpoint, "auto", False), ["1"])
+    cut_model = apply_edits(load_folder(dequantised.checkpoint, "auto", False), ["1"])
     cut_model.save_pretrained(tmp_path)
     reloaded_state = load_folder(tmp_path, "auto", False).state_dict()
     for name, weight in cut_model.state_dict().items():

@@ -74,9 +74,10 @@ def score_by_hand(
     layers = layers_of(model)
     removed_units = []
     for unit in units:
-        layer_index, _, donor = unit.partition(".@")
-        if donor:
-            donor_layer = layers_of(donors[donor])[int(layer_index)]
+        layer_index, _, source = unit.partition("=")
+        if source:
+            donor, _, donor_index = source.partition(":")
+            donor_layer = layers_of(donors[donor])[int(donor_index)]
             layers[int(layer_index)].load_state_dict(donor_layer.state_dict())
         else:
             removed_units.append(unit)
@@ -93,11 +94,12 @@ def test_layers_of_donors_are_those_that_were_copied_by_hand(family: str, tmp_pa
     records = save_donors(tmp_path, **donors)
     unit_sets = [
         [],
-        ["2.@math"],
-        ["2.@code"],
-        ["0", "2.@math"],
-        ["1.@code", "2.@math", "4"],
-        ["4.@math", "3"],
+        ["2=math:2"],
+        ["2=code:2"],
+        ["0", "2=math:2"],
+        ["1=code:1", "2=math:2", "4"],
+        ["1=math:3"],
+        ["4=math:4", "3"],
     ]
 
     measured_scores = measure_sets(base, unit_sets, records)
@@ -118,7 +120,7 @@ def test_a_donor_equal_to_the_base_changes_no_bit(donor: str, tmp_path: Path) ->
     token_ids = tiny.tokens()
     records = save_donors(tmp_path, same=tiny.model(), math=tiny.model(seed=1))
     records["merged"] = {"of": ["math", "same"], "weight": 0.0}
-    units = [f"{layer_index}.@{donor}" for layer_index in range(5)]
+    units = [f"{layer_index}={donor}:{layer_index}" for layer_index in range(5)]
 
     built = build_variant(base, units, records)
     single_units = [[unit] for unit in units]
@@ -138,8 +140,8 @@ def test_a_merged_layer_lies_between_those_of_base_and_donor(tmp_path: Path) -> 
     records = save_donors(tmp_path, math=donor, same=tiny.model())
     records["merged"] = {"of": ["math", "same"], "weight": 0.25}
 
-    (merged_layer,) = replacement_layers(base, ["2.@merged"], records).values()
-    built = build_variant(base, ["2.@merged"], records)
+    (merged_layer,) = replacement_layers(base, ["2=merged:2"], records).values()
+    built = build_variant(base, ["2=merged:2"], records)
 
     base_weights = dict(layers_of(base)[2].named_parameters())
     donor_weights = dict(layers_of(donor)[2].named_parameters())
@@ -183,13 +185,13 @@ def test_a_donor_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 EMPTY_PLAN = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
 FIRST_RANKED = [
-    ScoredUnit("3.@a", -0.4),
-    ScoredUnit("1.@a", -0.3),
-    ScoredUnit("2.@b", -0.2),
+    ScoredUnit("3=a:3", -0.4),
+    ScoredUnit("1=a:1", -0.3),
+    ScoredUnit("2=b:2", -0.2),
     ScoredUnit("1", 0.1),
     ScoredUnit("2", 0.2),
     ScoredUnit("0", 0.3),
-    ScoredUnit("0.@a", 0.4),
+    ScoredUnit("0=a:0", 0.4),
 ]
 
 
@@ -200,14 +202,14 @@ def request_step(n_removed: int, *protected_layers: int) -> PlanRequest:
 @pytest.fixture
 def first_plan() -> Plan:
     """The first step, in which layer 3 is protected."""
-    evidence = StepEvidence(FIRST_RANKED, 0.8, {"1": 0.7, "2.@b": 0.9})
+    evidence = StepEvidence(FIRST_RANKED, 0.8, {"1": 0.7, "2=b:2": 0.9})
     return replacements.choose(request_step(1, 3), evidence, EMPTY_PLAN)
 
 
 def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_that_gains(
     first_plan: Plan,
 ) -> None:
-    assert first_plan.units == ["1", "2.@b"]
+    assert first_plan.units == ["1", "2=b:2"]
     assert first_plan.scores == [0.1, -0.2]
     assert first_plan.accuracy_before == [0.8, 0.8]
     assert first_plan.accuracy_after == [0.7, 0.9]
@@ -216,20 +218,20 @@ def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_
 def test_a_step_measures_every_replacement_but_the_one_it_has(first_plan: Plan) -> None:
     removable = ["0", "2", "3"]
     units = replacements.units(removable, first_plan.units, ["a", "b"])
-    assert units == [*removable, "0.@a", "0.@b", "2.@a", "3.@a", "3.@b"]
+    assert units == [*removable, "0=a:0", "0=b:0", "2=a:2", "3=a:3", "3=b:3"]
 
 
 def test_a_replaced_layer_that_is_removed_loses_its_replacement(first_plan: Plan) -> None:
-    ranked = [ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0.@a", 0.0)]
+    ranked = [ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0=a:0", 0.0)]
     plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
     assert plan.units == ["1", "2"]
     assert plan.removed == 2
 
 
 def test_another_donor_takes_the_place_of_the_first_one(first_plan: Plan) -> None:
-    ranked = [ScoredUnit("2.@a", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]
+    ranked = [ScoredUnit("2=a:2", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]
     plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
-    assert plan.units == ["1", "0", "2.@a"]
+    assert plan.units == ["1", "0", "2=a:2"]
 
 
 def test_a_plan_keeps_the_records_of_its_donors_and_of_what_they_are_merged_from(
@@ -240,7 +242,7 @@ def test_a_plan_keeps_the_records_of_its_donors_and_of_what_they_are_merged_from
 
 
 def test_a_patch_repairs_what_is_removed_and_not_what_is_replaced() -> None:
-    assert find_runs(["2", "3.@math", "4"], 6) == [(2, 3), (4, 5)]
+    assert find_runs(["2", "3=math:3", "4"], 6) == [(2, 3), (4, 5)]
 
 
 @pytest.fixture
@@ -315,7 +317,7 @@ class AdditiveLosses:
     0.25 at layer 3; all other replacements cost 0.1.
     """
 
-    LOSSES = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0, "2.@a": -0.5, "3.@a": -0.25}
+    LOSSES = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0, "4": 5.0, "2=a:2": -0.5, "3=a:3": -0.25}
 
     def measure_losses(
         self, candidates: Iterable[Candidate], sample_indices: Iterable[int]
@@ -323,7 +325,7 @@ class AdditiveLosses:
         n_samples = len(list(sample_indices))
         rows: list[list[float]] = []
         for candidate in candidates:
-            loss = sum(self.LOSSES.get(unit, 0.1) for unit in candidate.removed)
+            loss = sum(self.LOSSES.get(unit, 0.1) for unit in candidate.edits)
             rows.append([loss] * n_samples)
         return np.array(rows)
 
@@ -344,15 +346,15 @@ def best_sets(search: Search) -> dict[int, Candidate]:
 def test_a_search_finds_the_best_replacements_with_the_best_removals(
     best_sets: dict[int, Candidate],
 ) -> None:
-    assert best_sets[1].removed == {"0", "2.@a", "3.@a"}
-    assert best_sets[2].removed == {"0", "1", "2.@a", "3.@a"}
+    assert best_sets[1].edits == {"0", "2=a:2", "3=a:3"}
+    assert best_sets[2].edits == {"0", "1", "2=a:2", "3=a:3"}
 
 
 def test_a_search_removes_a_layer_or_gives_it_one_donor(
     search: Search, best_sets: dict[int, Candidate]
 ) -> None:
     for row in search.rows:
-        layer_indices = [unit.partition(".")[0] for unit in row["units"]]
-        removed_units = [unit for unit in row["units"] if "@" not in unit]
+        layer_indices = [unit.partition("=")[0] for unit in row["units"]]
+        removed_units = [unit for unit in row["units"] if "=" not in unit]
         assert len(set(layer_indices)) == len(layer_indices)
         assert row["removed"] == len(removed_units)

@@ -15,7 +15,7 @@ from lamina.models.structure import (
     sublayers_of,
     why_no_sublayers,
 )
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from tests.families.trials import bypassed
 from tests.given import tiny
 from tests.given.slow import slow_except
@@ -57,7 +57,7 @@ def test_a_cut_model_is_the_base_model_with_its_units_bypassed(
     model = tiny.model(family)
     token_ids = tiny.tokens()
 
-    cut_model = remove_units(share_weights(model), units)
+    cut_model = apply_edits(share_weights(model), units)
 
     assert len(layers_of(cut_model)) == n_kept
     cut_logits = compute_logits(cut_model, token_ids)
@@ -77,7 +77,7 @@ def test_a_family_without_an_entry_is_cut_by_its_structure(units: list[str]) -> 
     model = GPTJForCausalLM(config).eval()
     token_ids = tiny.tokens()
 
-    cut_logits = compute_logits(remove_units(share_weights(model), units), token_ids)
+    cut_logits = compute_logits(apply_edits(share_weights(model), units), token_ids)
 
     expected_logits = compute_bypassed_logits(model, units, token_ids)
     torch.testing.assert_close(cut_logits, expected_logits, atol=1e-5, rtol=1e-5)
@@ -182,13 +182,13 @@ def test_a_patch_of_another_plan_is_refused() -> None:
     [
         (["9"], "layer 9 does not exist"),
         (["1", "1"], "named twice"),
-        (["x"], "not a unit"),
+        (["x"], "not an edit"),
         (["0", "1", "2", "3", "4"], "leaves no model"),
     ],
 )
 def test_units_that_cannot_be_removed_are_named(units: list[str], message: str) -> None:
     with pytest.raises(LaminaError, match=message):
-        remove_units(tiny.model(), units)
+        apply_edits(tiny.model(), units)
 
 
 @pytest.mark.parametrize("setting", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
@@ -196,6 +196,6 @@ def test_layers_that_read_what_others_hold_are_refused(setting: str) -> None:
     model = tiny.model()
     setattr(model.config, setting, 2)
     with pytest.raises(LaminaError, match=setting):
-        remove_units(model, ["1"])
+        apply_edits(model, ["1"])
     assert len(layers_of(model)) == 5
-    remove_units(model, [])
+    apply_edits(model, [])

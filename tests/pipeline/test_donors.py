@@ -47,7 +47,7 @@ def read_plan(project: Project, selector: str) -> dict:
 
 
 def replaced_units(plan: dict) -> list[str]:
-    return [unit for unit in plan["units"] if "@" in unit]
+    return [unit for unit in plan["units"] if "=" in unit]
 
 
 def test_a_donor_equal_to_the_model_changes_nothing(finished: Project) -> None:
@@ -57,7 +57,7 @@ def test_a_donor_equal_to_the_model_changes_nothing(finished: Project) -> None:
         "FROM sweeps AS replaced "
         "JOIN sweeps AS base USING (model, calibration, selector, removed, sample) "
         "WHERE selector = 'same' AND removed = 0 AND base.unit = 'none' "
-        "AND replaced.unit LIKE '%.@same'"
+        "AND replaced.unit LIKE '%=same:%'"
     )[0]
     assert largest_change < 1e-4
     assert n_units == 12
@@ -73,15 +73,15 @@ def test_a_better_layer_of_a_sibling_replaces_the_models(finished: Project) -> N
     n_removed = len(plan["units"]) - len(replaced)
     assert n_removed == 2
     assert replaced
-    assert {unit.split(".")[0] for unit in replaced} <= set(NOISY_LAYERS)
+    assert {unit.split("=")[0] for unit in replaced} <= set(NOISY_LAYERS)
 
 
 def test_table_plans_names_the_donor_of_a_layer(finished: Project) -> None:
     replaced = replaced_units(read_plan(finished, "given"))
     rows = finished.query(
-        "SELECT unit, donor FROM plans WHERE selector = 'given' AND donor IS NOT NULL"
+        "SELECT unit, edit FROM plans WHERE selector = 'given' AND edit IS NOT NULL"
     )
-    assert set(rows) == {(unit, unit.partition(".@")[2]) for unit in replaced}
+    assert set(rows) == {(unit, "replacement") for unit in replaced}
     assert finished.query("SELECT model FROM models") == [("reference",)]
 
 
@@ -98,7 +98,7 @@ def test_an_export_names_the_donors_of_its_layers(finished: Project) -> None:
 
 def test_a_search_takes_layers_of_a_sibling(finished: Project) -> None:
     plan = read_plan(finished, "evolved")
-    assert any(unit.endswith(".@other") for unit in plan["units"])
+    assert any("=other:" in unit for unit in plan["units"])
     assert set(plan["replacements"]) == {"other"}
 
 

@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
 from lamina.store import parquet
@@ -103,7 +103,7 @@ def test_the_layer_of_least_cosine_is_the_one_that_takes_accuracy_from_one_to_ze
     assert accuracy(model, samples) == 1
     accuracies: list[float] = []
     for unit in units:
-        cut_model = remove_units(copy.deepcopy(model), [unit])
+        cut_model = apply_edits(copy.deepcopy(model), [unit])
         accuracies.append(accuracy(cut_model, samples))
     assert accuracies == [0, 1, 1, 1]
 

@@ -86,7 +86,7 @@ def random_units() -> dict[str, list[str]]:
     sublayers = []
     for layer in range(N_LAYERS):
         sublayers += [f"{layer}.attention", f"{layer}.mlp"]
-    units = {"replaced": ["3.@math"], "layers": ["3", "4", "9", "5.@math"]}
+    units = {"replaced": ["3=math:3"], "layers": ["3", "4", "9", "5=math:5"]}
     for set_index in range(30):
         size = int(rng.integers(1, 9))
         units[f"s{set_index}"] = rng.choice(sublayers, size, replace=False).tolist()
@@ -102,7 +102,7 @@ def random_removals(
     for selector, units in random_units.items():
         rows = plan_rows(selector, len(units), units)
         for row in rows:
-            row["donor"] = row["unit"].partition("@")[2] or None
+            row["edit"] = "replacement" if "=" in row["unit"] else None
         plans.append(rows)
     n_right = dict.fromkeys(random_units, 30)
     connection = write_plans(tmp_path_factory.mktemp("random"), plans, n_right)

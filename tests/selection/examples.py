@@ -38,8 +38,8 @@ class ToyLosses:
         indices = list(sample_indices)
         losses: list[np.ndarray] = []
         for candidate in candidates:
-            self.measured += [(candidate.removed, index) for index in indices]
-            losses.append(self.sample_losses(candidate.removed)[indices])
+            self.measured += [(candidate.edits, index) for index in indices]
+            losses.append(self.sample_losses(candidate.edits)[indices])
         return np.array(losses)
 
     def sample_losses(self, removed_units: Iterable[str]) -> np.ndarray:

@@ -143,9 +143,9 @@ def test_scores_are_those_of_variants_repaired_on_the_other_fold(
         rows = rows_of_samples(scores, scored_samples)
         for unit, candidate in sweep_candidates(removed_units).items():
             variant = model
-            if candidate.removed:
-                patches = solve_patches(model, fitted_samples, candidate.removed)
-                variant = materialise(model, {"units": sorted(candidate.removed)}, patches)
+            if candidate.edits:
+                patches = solve_patches(model, fitted_samples, candidate.edits)
+                variant = materialise(model, {"units": sorted(candidate.edits)}, patches)
             expected = naive_loglikelihoods(variant, scored_samples)
             measured = scores.loglikelihood[scores.index[unit], rows]
             assert np.abs(measured - expected).max() < 1e-4, (unit, scored_fold)

@@ -59,7 +59,7 @@ def test_where_only_pairs_interact_the_best_set_of_every_size_is_found(seed: int
 
     for size, winner in winners.items():
         best_set = min(combinations(UNITS, size), key=toy.mean_loss)
-        assert winner.removed == frozenset(best_set)
+        assert winner.edits == frozenset(best_set)
     n_sets = 1 + 10 + 45
     assert len(toy.measured) == n_sets * N_SAMPLES
     assert len(set(toy.measured)) == len(toy.measured), "measured twice"
@@ -111,4 +111,4 @@ def test_effects_are_those_of_models_really_cut() -> None:
     single_effects, pair_effects = pairwise.estimate_effects(cut_model_losses, units)
     for size, winner in winners.items():
         expected_indices = best_of_all_sets(single_effects, pair_effects, size)
-        assert winner.removed == {units[index] for index in expected_indices}
+        assert winner.edits == {units[index] for index in expected_indices}

@@ -20,7 +20,7 @@ from transformers import (
 
 from lamina.errors import LaminaError
 from lamina.models.cutting import kinds_by_layer, kinds_of, shifts_kinds
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.options.selectors import Selector
 from lamina.selection import choosing
 from lamina.selection.plans import Plan, StepEvidence
@@ -101,7 +101,7 @@ def test_the_types_of_the_cut_model_are_the_first_of_the_base_model(
     best_start = min(allowed_starts, key=lambda start: distances[start, n_removed])
     assert plan.units == [str(layer) for layer in range(best_start, best_start + n_removed)]
     model = tiny.model("gemma3_text", depth=DEPTH, layer_types=LAYER_TYPES)
-    assert remove_units(model, plan.units).config.layer_types == first_types
+    assert apply_edits(model, plan.units).config.layer_types == first_types
 
 
 def test_a_size_that_no_whole_period_has_is_refused(tmp_path: Path) -> None:

@@ -456,11 +456,11 @@ def test_the_rounds_of_a_portfolio_are_a_sweep_and_a_tournament(depth: int) -> N
 
     rounds = list(portfolio.foresee_rounds(space, portfolio_options()))
 
-    swept_sizes = [len(candidate.removed) for candidate in rounds[0].candidates]
+    swept_sizes = [len(candidate.edits) for candidate in rounds[0].candidates]
     assert swept_sizes == [0] + [1] * depth
     judged_rounds = [search_round for search_round in rounds if search_round.is_judging]
     assert sum(search_round.share for search_round in judged_rounds) == 1
-    measured_sets = {candidate.removed for candidate in judged_rounds[0].candidates}
+    measured_sets = {candidate.edits for candidate in judged_rounds[0].candidates}
     assert measured_sets <= {frozenset(pair) for pair in combinations(units, 2)}
     assert len(measured_sets) > 4
 

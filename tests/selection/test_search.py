@@ -45,7 +45,7 @@ def test_a_search_finds_what_trying_everything_finds(options: Any) -> None:
 
         winners = evolutionary.find(toy_search(toy), UNITS, [3], options)
 
-        n_best_found += winners[3].removed == frozenset(best_set)
+        n_best_found += winners[3].edits == frozenset(best_set)
     assert n_best_found >= 9
 
 
@@ -133,7 +133,7 @@ def test_the_ends_of_a_search_are_measured_on_samples_that_it_never_saw() -> Non
         assert row["n_samples"] == 10
         assert row["loss"] == pytest.approx(np.mean(held_back_losses))
         assert row["loss_stderr"] == pytest.approx(np.std(held_back_losses, ddof=1) / 10**0.5)
-    best_set = result.sets[3].removed
+    best_set = result.sets[3].edits
     assert result.losses[3] == pytest.approx(toy.mean_loss(best_set, n_samples=30))
 
 
@@ -229,7 +229,7 @@ def test_patches_are_fitted_when_a_search_needs_them(max_bytes: int) -> None:
     fitted_units: list[list[str]] = []
 
     def fit_candidates(lacking_runs: Sequence[Candidate]) -> Repairs:
-        units = chain.from_iterable(candidate.removed for candidate in lacking_runs)
+        units = chain.from_iterable(candidate.edits for candidate in lacking_runs)
         fitted_units.append(sorted(units))
         return looped.fit_loop_patches(
             model, sources, lacking_runs, ghost_options(), 0, store=store

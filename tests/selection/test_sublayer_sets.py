@@ -80,7 +80,7 @@ class SublayerLosses:
         self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
     ) -> np.ndarray:
         n_samples = len(list(sample_indices))
-        losses = np.array([self.loss(candidate.removed) for candidate in candidates])
+        losses = np.array([self.loss(candidate.edits) for candidate in candidates])
         return np.repeat(losses[:, None], n_samples, axis=1)
 
     def loss(self, removed_units: Iterable[str]) -> float:
@@ -104,7 +104,7 @@ def test_units_of_one_kind_count_one_and_replacements_nothing() -> None:
     prices = UnitPrices()
 
     assert prices.take_enough(["3", "1", "2"], 2) == ["3", "1"]
-    assert prices.sum_prices(["3", "1.@a", "2.mlp"]) == 2
+    assert prices.sum_prices(["3", "1=a:1", "2.mlp"]) == 2
 
 
 def choose_sublayers(size: int, **options: Any) -> Plan:
@@ -163,10 +163,10 @@ def test_evolution_finds_the_best_of_all_sets_of_a_price_and_tries_no_others() -
         winners = evolutionary.find(search, SUBLAYERS, [1, 2], options)
 
         for size, winner in winners.items():
-            assert_minimal(sorted(winner.removed), size)
+            assert_minimal(sorted(winner.edits), size)
             sets_of_size = [units for units in ALL_SETS if is_minimal(units, size)]
             least_loss = min(toy.loss(units) for units in sets_of_size)
-            n_best_found += toy.loss(winner.removed) == pytest.approx(least_loss)
+            n_best_found += toy.loss(winner.edits) == pytest.approx(least_loss)
         for row in search.rows:
             assert_minimal(row["units"], row["removed"])
     assert n_best_found >= 11

@@ -11,7 +11,7 @@ from lamina_workflow.runtime.script import run_script
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.models.units import donor_of
+from lamina.models.units import is_removal, parse_edit
 from lamina.store import checksum, parquet
 from lamina.tables.columns import SELECTION_KEYS
 from lamina.variant import Variant
@@ -89,7 +89,7 @@ def plan_rows(job: GatherTable) -> Rows:
         for position, (unit, score, before, after) in enumerate(units, start=1):
             yield keys | {
                 "unit": str(unit),
-                "donor": donor_of(str(unit)) or None,
+                "edit": None if is_removal(unit) else type(parse_edit(unit)).__name__.lower(),
                 "position": position,
                 "score": score,
                 "accuracy_before": before,

@@ -1,91 +1,80 @@
 """Candidates: models that are evaluated without building them, and the tree of their streams.
 
-Layer by layer, a candidate is a sequence of operations. Removing layer l changes nothing before l,
-so streams start as one and split at the first layer where the operations of their candidates
+Layer by layer, a candidate is a sequence of operations. An edit of layer l changes nothing before
+l, so streams start as one and split at the first layer where the operations of their candidates
 differ: the streams of a pass are a prefix tree. Nothing here computes with tensors or imports
 torch. A tree says what a pass will do, and so what it will cost.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import SUBLAYERS, Step, is_removal, list_steps, parse_edit, parse_unit
 
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
 
 CURRENT = "none"
 """The name of the model before a removal, in scores and tables."""
-SUBLAYERS = frozenset({"attention", "mlp"})
 
 
 class Operation(NamedTuple):
-    """What a stream does at a layer: it is repaired, then it runs through the layer or skips it."""
+    """What a stream does at a depth.
 
+    Layers run again, then the stream is repaired, then it runs through a layer or skips it.
+    """
+
+    step: Step
     patch: "Patch | None" = None
-    runs: bool = True
-    without: frozenset[str] = frozenset()
-    """Sub-layers that add nothing."""
-    donor: str = ""
-    """Name of the model whose layer runs instead of the model's own."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether a layer runs after the patch."""
+        return self.step.visit is not None
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """The base model without its `removed` units, with a patch at the boundary of each removed run.
+    """The base model with `edits`, and with a patch at the boundary of each removed run.
 
-    A unit such as `7.@math` removes nothing: layer 7 of that model replaces the model's own. Two
-    candidates are equal if they remove the same units and hold the same patches; equal copies of a
-    patch are different patches.
+    Two candidates are equal if they have the same edits and hold the same patches; equal copies of
+    a patch are different patches.
     """
 
-    removed: frozenset[str] = frozenset()
+    edits: frozenset[str] = frozenset()
     patches: "Mapping[Boundary, Patch]" = field(default_factory=dict, hash=False)
     until: int | None = None
     """The boundary after which the stream is not needed (2: after layer 1); None to be scored."""
 
     def without(self, *units: str) -> "Candidate":
-        """This candidate with more units removed."""
-        return replace(self, removed=self.removed.union(units))
+        """This candidate with more units removed, or with other edits."""
+        return replace(self, edits=self.edits.union(units))
 
-    def with_layer_changed(self, unit: str) -> "Candidate":
-        """This candidate with a layer removed or replaced, whatever was done to it before."""
-        changed_layer, _ = parse_unit(unit)
-        other_units = {
-            other_unit for other_unit in self.removed if parse_unit(other_unit)[0] != changed_layer
+    def has_room_for(self, edit: str) -> bool:
+        """Whether an edit changes no layer that this candidate has changed."""
+        return self.with_layer_changed(edit).edits == self.edits | {edit} != self.edits
+
+    def with_layer_changed(self, edit: str) -> "Candidate":
+        """This candidate with an edit, and without those that change the same layers."""
+        changed_layers = parse_edit(edit).layers
+        other_edits = {
+            other
+            for other in self.edits
+            if not set(parse_edit(other).layers).intersection(changed_layers)
         }
-        return replace(self, removed=frozenset({unit, *other_units}))
+        return replace(self, edits=frozenset({edit, *other_edits}))
 
     def list_operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
-        """One operation per layer, and a last one for a patch after the last layer.
+        """One operation for each layer, and a last one for what follows the last layer.
 
         empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is
             skipped.
         """
-        removed_components: defaultdict[int, set[str]] = defaultdict(set)
-        donors: dict[int, str] = {}
-        for unit in self.removed:
-            layer, component = parse_unit(unit)
-            donor = donor_of(unit)
-            if donor:
-                donors[layer] = donor
-            else:
-                removed_components[layer].add(component)
         patches = {int(end): patch for (_, end), patch in self.patches.items()}
-
-        operations: list[Operation] = []
-        for layer in range(depth):
-            without = frozenset(removed_components[layer])
-            is_empty = without == SUBLAYERS and empty_is_identity
-            if "layer" in without or is_empty:
-                operations.append(Operation(patches.get(layer), runs=False))
-            else:
-                donor = donors.get(layer, "")
-                operations.append(Operation(patches.get(layer), True, without, donor))
-        operations.append(Operation(patches.get(depth), runs=False))
-        return operations
+        steps = list_steps(self.edits, depth, empty_is_identity)
+        return [Operation(step, patches.get(index)) for index, step in enumerate(steps)]
 
 
 @dataclass(frozen=True)
@@ -130,12 +119,12 @@ def plan_sweep(
     """What a sweep measures: its candidates and its observations, by unit.
 
     The candidates are `current` after the removal of each unit, and `current` itself under the name
-    CURRENT. A unit that is a layer of another model replaces a layer; it is not observed.
+    CURRENT. Among `units` may be edits that remove nothing; these are not observed.
 
     parallel_layers: Indices of the layers whose sub-layers both read the layer's input.
     is_removing: Whether the units are removed, and not only observed.
 
-    Raises LaminaError if one of `units` is not the name of a unit.
+    Raises LaminaError if one of `units` is not an edit.
     """
     candidates = {CURRENT: current}
     observations: dict[str, Observation] = {}
@@ -145,7 +134,7 @@ def plan_sweep(
             candidates[unit] = current.without(unit)
         elif is_removing:
             candidates[unit] = current.with_layer_changed(unit)
-        if not donor_of(unit):
+        if is_removal(unit):
             observations[unit] = observe_unit(current, unit, layer in parallel_layers)
     return candidates, observations
 
@@ -206,7 +195,19 @@ class Tree:
     @property
     def layers(self) -> int:
         """Layers run, over all streams: the cost of one token."""
-        return sum(level.n_running for level in self.levels)
+        steps = [branch.operation.step for level in self.levels for branch in level.branches]
+        n_again = sum(len(step.again) * step.damping for step in steps)
+        return n_again + sum(level.n_running for level in self.levels)
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        """Whether a layer runs before its own depth, as in an exchange."""
+        for depth, level in enumerate(self.levels):
+            for branch in level.branches[: level.n_running]:
+                visit = branch.operation.step.visit
+                if visit is not None and visit.layer > depth:
+                    return True
+        return False
 
 
 def grow_tree(
@@ -296,11 +297,13 @@ class _Trunk:
                     running_forks.append(fork)
                     has_heir = True
 
-        def sort_key(fork: _Fork) -> tuple[bool, str]:
+        def sort_key(fork: _Fork) -> tuple[bool, str, int]:
             # Streams that end with the layer come last, so that they can be cut off; those through
             # the same module are neighbours.
             ends_here = all(candidate.until == layer + 1 for candidate in fork.members)
-            return ends_here, fork.branch.operation.donor
+            visit = fork.branch.operation.step.visit
+            assert visit is not None
+            return ends_here, visit.donor, visit.layer
 
         split_off.sort(key=sort_key)
         return running_forks + split_off + skipping_forks, len(running_forks) + len(split_off)

@@ -22,8 +22,10 @@ from lamina.engine.packing import PackedBatch
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
+from lamina.models.export import modeling_lamina
 from lamina.models.families import FAMILIES
 from lamina.models.structure import layers_of, stream_of, sublayers_of, text_config
+from lamina.models.units import Visit
 
 Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
@@ -47,6 +49,7 @@ class PassState:
 
     batch: PackedBatch
     tree: Tree
+    layers: "Sequence[ForkingLayer]"
     windows: Sequence[int | None] | None
     """How far back each layer sees, for masks of our own; None leaves the model its own masks."""
     is_causal_unmasked: bool
@@ -60,6 +63,8 @@ class PassState:
     the model needs one batch size."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     """By window."""
+    arguments: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """What the model gave each layer after the stream, by position and by name."""
     layer_tokens: int = 0
     """Token positions run so far, over all layers and streams."""
 
@@ -67,6 +72,10 @@ class PassState:
     def n_lines(self) -> int:
         """Rows of each stream."""
         return len(self.batch.lines)
+
+    def run(self, visits: Sequence[Visit], hidden: torch.Tensor) -> torch.Tensor:
+        """The output of one layer for one stream of each visit, (visits · lines, T, C)."""
+        return self.layers[visits[0].layer].run_visits(self, visits, hidden)
 
     def rows(self, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
         """Rows of streams `start` … `end` - 1 of a tensor (streams · lines, T, …)."""
@@ -138,7 +147,8 @@ class ForkingLayer(nn.Module):
         if self.pass_state is None:
             return self._run_plainly(args, kwargs)
         hidden = args[0] if args else kwargs.pop(self._stream_name)
-        output = self._run_levels(self.pass_state, hidden, args[1:], kwargs)
+        self.pass_state.arguments[self.wrapped_index] = args[1:], kwargs
+        output = self._run_levels(self.pass_state, hidden)
         if self._n_returned:
             return (output, *[None] * (self._n_returned - 1))
         return output
@@ -153,42 +163,55 @@ class ForkingLayer(nn.Module):
         self._first_sizes.setdefault(location, []).append(tensor.shape[0])
         return tensor
 
-    def _run_levels(
-        self, state: PassState, hidden: torch.Tensor, args: Any, kwargs: Any
-    ) -> torch.Tensor:
-        """Take the streams through the layer's level of the tree; the last layer ends the pass."""
+    def _run_levels(self, state: PassState, hidden: torch.Tensor) -> torch.Tensor:
+        """Take the streams through the layer's level of the tree; the last layer ends the pass.
+
+        A layer that runs before its own depth needs arguments that the model has not given yet. The
+        last layer, which has them all, then takes the streams through all levels.
+        """
         levels = state.tree.levels
-        if self.wrapped_index == 0:
+        is_last = self.wrapped_index == len(levels) - 2
+        if state.tree.looks_ahead and not is_last:
+            return hidden
+        first_level = 0 if state.tree.looks_ahead else self.wrapped_index
+        if first_level == 0:
             hidden = hidden[: state.n_lines]
         hidden = hidden.to(self.wrapped_device)
-        hidden = self._run_level(state, levels[self.wrapped_index], hidden, args, kwargs)
-        is_last = self.wrapped_index == len(levels) - 2
-        if not is_last:
-            return hidden
-
         # After the last layer there may be one more patch.
-        hidden = self._run_level(state, levels[-1], hidden, args, kwargs)
+        end_level = len(levels) if is_last else self.wrapped_index + 1
+        for level in levels[first_level:end_level]:
+            hidden = self._run_level(state, level, hidden)
+
         n_missing = state.n_copies * state.n_lines - len(hidden)
-        if n_missing > 0:
+        if is_last and n_missing > 0:
             filling = hidden[:1].expand(n_missing, *hidden.shape[1:])
             hidden = torch.cat([hidden, filling])
         return hidden
 
-    def _run_level(
-        self, state: PassState, level: Level, hidden: torch.Tensor, args: Any, kwargs: Any
-    ) -> torch.Tensor:
+    def _run_level(self, state: PassState, level: Level, hidden: torch.Tensor) -> torch.Tensor:
         """The streams that are needed after a level, from those before it."""
-        streams_before = [
-            _Stream(hidden, branch.source, branch.operation.patch) for branch in level.branches
-        ]
+        streams_before = [self._run_again(state, hidden, branch) for branch in level.branches]
         entering = self._join(state, streams_before[: level.n_running], hidden)
-        output = self._run_branches(state, level, entering, args, kwargs)
+        output = self._run_branches(state, level, entering)
         # The stream of each branch: a part of the layer's output, or one that skips the layer.
         streams_after = [_Stream(output, number) for number in range(level.n_running)]
         streams_after += streams_before[level.n_running :]
         for view in level.views:
             self._observe(state, level, view, entering, streams_after, hidden)
         return self._join(state, [streams_after[number] for number in level.kept], hidden)
+
+    def _run_again(self, state: PassState, hidden: torch.Tensor, branch: Branch) -> _Stream:
+        """The stream of a branch after the layers that run again."""
+        step, patch = branch.operation
+        if not step.again:
+            return _Stream(hidden, branch.source, patch)
+        stream = state.rows(hidden, branch.source, branch.source + 1)
+        for _ in range(step.damping):
+            output = stream
+            for visit in step.again:
+                output = state.run([visit], output)
+            stream = modeling_lamina.damp(stream, output, step.damping)
+        return _Stream(stream, 0, patch)
 
     def _observe(
         self,
@@ -207,21 +230,19 @@ class ForkingLayer(nn.Module):
         output_stream = self._join(state, [streams_after[view.after]], hidden)
         state.observe(view.observation_number, input_stream, output_stream)
 
-    def _run_branches(
-        self, state: PassState, level: Level, entering: torch.Tensor, args: Any, kwargs: Any
-    ) -> torch.Tensor:
+    def _run_branches(self, state: PassState, level: Level, entering: torch.Tensor) -> torch.Tensor:
         """The output (running · lines, T, C) of the branches that run.
 
-        Those through the same donor are neighbours.
+        Those through the same module are neighbours.
         """
         outputs: list[torch.Tensor] = []
         start = 0
-        running_branches = level.branches[: level.n_running]
-        for _, group in groupby(running_branches, lambda branch: branch.operation.donor):
-            branches = list(group)
-            end = start + len(branches)
-            streams = state.rows(entering, start, end)
-            outputs.append(self._run_module(state, branches, streams, args, kwargs))
+        steps = [branch.operation.step for branch in level.branches[: level.n_running]]
+        visits = [step.visit for step in steps if step.visit]
+        for _, group in groupby(visits, lambda visit: (visit.layer, visit.donor)):
+            group_visits = list(group)
+            end = start + len(group_visits)
+            outputs.append(state.run(group_visits, state.rows(entering, start, end)))
             start = end
         if not outputs:
             return entering
@@ -252,51 +273,44 @@ class ForkingLayer(nn.Module):
         dtype = next(self.layer.parameters()).dtype
         return patch.to(stream.device, dtype).repaired(stream)
 
-    def _run_module(
-        self,
-        state: PassState,
-        branches: Sequence[Branch],
-        hidden: torch.Tensor,
-        args: Any,
-        kwargs: Any,
+    def run_visits(
+        self, state: PassState, visits: Sequence[Visit], hidden: torch.Tensor
     ) -> torch.Tensor:
-        """The output of the layer, or of one donor, for some branches.
+        """The output of the layer, or of one donor, for one stream of each visit.
 
-        Sub-layers that a branch lacks add nothing to it.
+        Sub-layers that a visit lacks add nothing to its stream.
         """
-        donor = branches[0].operation.donor
-        module = self.donors[donor] if donor else self.layer
-        arguments = _StreamArguments(state, len(branches), self._first_sizes)
+        module = self.donors[visits[0].donor] if visits[0].donor else self.layer
+        arguments = _StreamArguments(state, len(visits), self._first_sizes)
+        args, kwargs = state.arguments[self.wrapped_index]
         # The stream is the first argument, which is not repeated.
         (_, *positional), named = _map_tensors(arguments.repeat, ((None, *args), kwargs))
         if state.windows is not None:
             mask = state.mask(state.windows[self.wrapped_index], hidden.dtype)
             if mask is not None and state.n_lines > 1:
-                mask = _repeat_rows(mask, len(branches))
+                mask = _repeat_rows(mask, len(visits))
             if self._mask_index is not None and len(positional) >= self._mask_index:
                 positional[self._mask_index - 1] = mask
             else:
                 named["attention_mask"] = mask
 
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
-        with self._silenced_sublayers(branches):
-            output = module(hidden, *positional, **named)
-        return stream_of(output)
+        with self._silenced_sublayers(visits):
+            output = module(hidden.to(self.wrapped_device), *positional, **named)
+        return stream_of(output).to(hidden.device)
 
     @contextmanager
-    def _silenced_sublayers(self, branches: Sequence[Branch]) -> Iterator[None]:
-        """While open, the sub-layers that a branch lacks add nothing to its stream."""
+    def _silenced_sublayers(self, visits: Sequence[Visit]) -> Iterator[None]:
+        """While open, the sub-layers that a visit lacks add nothing to its stream."""
         with ExitStack() as hooks:
             for component, sublayers in self.sublayers.items():
-                lacking_branches = [
-                    branch_number
-                    for branch_number, branch in enumerate(branches)
-                    if component in branch.operation.without
+                lacking_streams = [
+                    number for number, visit in enumerate(visits) if component in visit.without
                 ]
-                if not lacking_branches:
+                if not lacking_streams:
                     continue
                 for sublayer in sublayers:
-                    hook = silence_sublayer(lacking_branches, len(branches), sublayer.residual)
+                    hook = silence_sublayer(lacking_streams, len(visits), sublayer.residual)
                     handle = sublayer.module.register_forward_hook(hook, with_kwargs=True)
                     hooks.enter_context(handle)
             yield

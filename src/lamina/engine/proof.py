@@ -10,7 +10,7 @@ the model's own masks; if that does too, the model is refused.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import NamedTuple
@@ -28,12 +28,15 @@ from lamina.errors import LaminaError
 from lamina.models import check
 from lamina.models.boundary import share_weights
 from lamina.models.structure import family_of, layers_of, sublayers_of, text_config
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
+from lamina.models.units import SUBLAYERS, Exchange, Repetition, parse_edit, parse_unit
 
 N_COMPARED = 8  # positions at the end of a row
 SHORT_LENGTH = 16  # tokens, at least, of the row that runs without each layer
 LONG_LENGTH = 64  # tokens, at most
-SUBLAYER_FINDING = "sublayers"  # its name in the file of a model's check
+# Their names in the file of a model's check.
+SUBLAYER_FINDING = "sublayers"
+MOVES = {"layers that run again": Repetition, "layers that change places": Exchange}
 
 _logger = logging.getLogger(__name__)
 
@@ -238,43 +241,59 @@ def _measure_distances(
     ]
 
 
-def check_sublayers(session: Session) -> None:
-    """Prove the session on layers that lack their attention or their MLP.
+def check_edits(session: Session, edits: Collection[str]) -> None:
+    """Prove the session on removed sub-layers and on layers in another order, if edits have them.
 
-    This is done once for a model, when such a layer is first needed.
+    Each is done once for a model, when such an edit is first needed.
 
-    Raises LaminaError if a layer cannot run without a sub-layer, or if engine and cut model differ.
+    Raises LaminaError if a layer cannot run without a sub-layer, or if engine and edited model
+    differ.
     """
+    depth = len(session.layers)
+    family = text_config(session.model).model_type
+    if any(parse_unit(edit)[1] in SUBLAYERS for edit in edits):
+        refusal = (
+            f"a layer of the model family '{family}' cannot lose its attention or its MLP alone"
+        )
+        tested_edits = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
+        _check_edits(session, SUBLAYER_FINDING, tested_edits, f"{refusal}, use `units: layer`")
+    for finding_name, kind in MOVES.items():
+        moves = [edit for edit in edits if isinstance(parse_edit(edit), kind)]
+        if moves:
+            refusal = f"the layers of the model family '{family}' cannot be run as {moves} say"
+            _check_edits(session, finding_name, moves, refusal)
+
+
+def _check_edits(
+    session: Session, finding_name: str, tested_edits: Sequence[str], refusal: str
+) -> None:
+    """Compare the engine with an edited model, and store that they agree."""
     model = session.model
-    if check.read_finding(model, SUBLAYER_FINDING):
+    if check.read_finding(model, finding_name):
         return
     # The text of the proof, from the same samples.
     short_ids = _choose_samples(session.scores.samples)[0].sequence()[:LONG_LENGTH]
     sample = Sample(0, "text", 0, (_score_end(short_ids),), "")
     n_scored = len(sample.rows[0].continuation)
-    depth = len(session.layers)
-    units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
-    family = text_config(model).model_type
-    refusal = f"a layer of the model family '{family}' cannot lose its attention or its MLP alone"
 
     layer_tokens = session.layer_tokens
-    with check.refusing_errors(f"{refusal}, use `units: layer`. Without one it does not run"):
+    with check.refusing_errors(f"{refusal}. With {' and '.join(tested_edits)} it does not run"):
         with forking.unwrap_layers(model, session.layers, session.head):
-            _check_completeness(model, short_ids)
-            cut_logits = check.last_logits(
-                remove_units(share_weights(model), units), short_ids[:-1], n_scored
-            )
+            if finding_name == SUBLAYER_FINDING:
+                _check_completeness(model, short_ids)
+            edited_model = apply_edits(share_weights(model), tested_edits)
+            edited_logits = check.last_logits(edited_model, short_ids[:-1], n_scored)
         with torch.inference_mode():
-            candidate = Candidate(frozenset(units))
-            distance = _measure_distances(session, [sample], [candidate], [cut_logits])[0]
+            candidate = Candidate(frozenset(tested_edits))
+            distance = _measure_distances(session, [sample], [candidate], [edited_logits])[0]
     session.layer_tokens = layer_tokens
 
     if distance > check.dtype_tolerance(model):
         raise LaminaError(
-            f"{refusal}: without {units[0]} and {units[1]} the logits of the engine and of the cut "
-            f"model differ by {distance:.2g} of their spread. Use `units: layer`."
+            f"{refusal}: with {' and '.join(tested_edits)} the logits of the engine and of the "
+            f"edited model differ by {distance:.2g} of their spread."
         )
-    check.store_finding(model, SUBLAYER_FINDING, True)
+    check.store_finding(model, finding_name, True)
 
 
 def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
@@ -299,7 +318,7 @@ def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str
     """How tokens see each other in a model without attention; None if they do not."""
     n_compared = check.compared_positions(model, token_ids)
     depth = len(layers_of(model))
-    attention_free = remove_units(
+    attention_free = apply_edits(
         share_weights(model), [f"{layer}.attention" for layer in range(depth)]
     )
     reversed_start = token_ids[:-n_compared][::-1]
@@ -328,7 +347,7 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
         model, token_ids, n_compared, [frozenset({layer})]
     )[0]
 
-    without_attention = remove_units(share_weights(model), [f"{layer}.attention"])
+    without_attention = apply_edits(share_weights(model), [f"{layer}.attention"])
     mlp_logits = check.last_logits(without_attention, token_ids, n_compared)
     for sublayer in sublayers_of(layers_of(without_attention)[layer])["mlp"]:
         # The MLP still runs, so that its output keeps its own form.
@@ -342,7 +361,7 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
             f"{distance:.2g} of their spread)"
         )
 
-    without_mlp = remove_units(share_weights(model), [f"{layer}.mlp"])
+    without_mlp = apply_edits(share_weights(model), [f"{layer}.mlp"])
     attention_logits = check.last_logits(without_mlp, token_ids, n_compared)
     logits_alone = {"mlp": mlp_logits, "attention": attention_logits}
     for component, logits in logits_alone.items():

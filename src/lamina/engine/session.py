@@ -1,11 +1,11 @@
 """A wrapped model that measures candidates on samples, many in one pass.
 
-A *candidate* is the model with units removed. In a pass each candidate has a *stream*, and streams
+A *candidate* is the model with edits. In a pass each candidate has a *stream*, and streams
 split where candidates differ, so that they form a *tree*. A *line* is one row of token ids, with one
 answer or several that share their context. An *observation* compares two streams at a layer.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -24,8 +24,7 @@ from lamina.engine.scores import Name, Scores
 from lamina.models.boundary import check_patches
 from lamina.models.check import not_numbers
 from lamina.models.structure import family_of, text_config
-from lamina.models.surgery import check_removal
-from lamina.models.units import parse_unit
+from lamina.models.surgery import check_editable
 from lamina.models.workload import done
 from lamina.store.unfinished import Progress
 
@@ -86,13 +85,13 @@ class Session:
         samples: Sequence[Sample],
         token_budget: int,
         outputs: bool,
-        check_sublayers: Callable[["Session"], None],
+        check_edits: Callable[["Session", Collection[str]], None],
     ) -> None:
         """Open a session on a wrapped model; `share` must be called before anything is measured.
 
         token_budget: The budget of one pass: lines × streams × length.
         outputs: Whether to compare the outputs of candidates with the base model's.
-        check_sublayers: Called before a layer is measured without its attention or its MLP.
+        check_edits: Called before edits are measured, to prove the session on edits of their kinds.
         """
         self.model = model
         self.layers = layers
@@ -111,7 +110,7 @@ class Session:
         # Whether the head gives the model's logits without the layers; None until it is tried.
         self._head_runs_alone: bool | None = None
         self._empty_is_identity = not family_of(model).stream_norm
-        self._check_sublayers = check_sublayers
+        self._check_edits = check_edits
         self._checked: set[Candidate] = set()
 
     @torch.inference_mode()
@@ -201,7 +200,7 @@ class Session:
         candidate_by_name, observation_by_name: By the name that the results get.
         progress: Has the batches that a killed process measured by the same call.
 
-        Raises LaminaError if the model cannot run without a candidate's units, if patches do not
+        Raises LaminaError if the model cannot run with a candidate's edits, if patches do not
         fit, or if the logits of the candidate CURRENT are not numbers.
         """
         observation_by_name = observation_by_name or {}
@@ -249,14 +248,13 @@ class Session:
         """Refuse a candidate that could not be materialised."""
         if candidate in self._checked:
             return
-        removed_units = sorted(candidate.removed)
-        if removed_units:
+        edits = sorted(candidate.edits)
+        if edits:
             with forking.unwrap_layers(self.model, self.layers, self.head):
-                check_removal(self.model, removed_units)
-        if any(parse_unit(unit)[1] in candidates.SUBLAYERS for unit in removed_units):
-            self._check_sublayers(self)
+                check_editable(self.model, edits)
+            self._check_edits(self, edits)
         if candidate.patches:
-            check_patches(self.model, removed_units, candidate.patches)
+            check_patches(self.model, edits, candidate.patches)
         self._checked.add(candidate)
 
     def _forward(self, plan: PassPlan) -> None:
@@ -314,7 +312,13 @@ class Session:
             max_positions = max(1, LOGIT_NUMBERS // (n_streams * self._vocabulary))
 
         pass_state = PassState(
-            batch, tree, self.windows, self.is_causal_unmasked, observe, n_copies
+            batch,
+            tree,
+            self.layers,
+            self.windows,
+            self.is_causal_unmasked,
+            observe,
+            n_copies,
         )
         selection = _ScoredSelection(batch, scored, n_streams, max_positions)
         logits = self._run_pass(pass_state, selection.select)
@@ -349,7 +353,7 @@ class Session:
         layer_units = [str(layer) for layer in range(len(self.layers))]
         no_layers = Candidate(frozenset(layer_units))
         tree = candidates.grow_tree([no_layers], [], len(self.layers), empty_is_identity=True)
-        state = PassState(batch, tree, self.windows, self.is_causal_unmasked)
+        state = PassState(batch, tree, self.layers, self.windows, self.is_causal_unmasked)
         for part in hidden.split(max_positions, dim=1):
             head_input = part.flatten(0, 1)[None]  # (1, streams · positions, C)
             logits = self._run_pass(state, partial(_ignore_streams, head_input))

@@ -12,7 +12,7 @@ from lamina.engine.batches import TOKENS
 from lamina.engine.scores import Scores
 from lamina.engine.session import Pass, Session
 from lamina.models.structure import layers_of
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import Visit, parse_unit
 from lamina.store.unfinished import Progress
 
 
@@ -65,23 +65,20 @@ def open_session(
     samples: Sequence[Sample],
     token_budget: int = TOKENS,
     outputs: bool = True,
-    replacements: Mapping[str, nn.Module] | None = None,
+    replacements: Mapping[Visit, nn.Module] | None = None,
 ) -> Iterator[Session]:
     """A session that measures candidates on samples, as often as needed; arguments as in `sweep_units`.
 
-    replacements: The layers that units such as `7.@math` put in place of the model's own.
+    replacements: The layers of other models that edits such as `7=math:7` run.
 
     Raises LaminaError if the engine does not give this model's own numbers, see
     `lamina.engine.proof`.
     """
     model_proof = proof.Proof(model, samples)
     with forking.wrap_layers(model) as (layers, head):
-        for unit, module in (replacements or {}).items():
-            layer_index, _ = parse_unit(unit)
-            layers[layer_index].donors[donor_of(unit)] = module
-        session = Session(
-            model, layers, head, samples, token_budget, outputs, proof.check_sublayers
-        )
+        for visit, module in (replacements or {}).items():
+            layers[visit.layer].donors[visit.donor] = module
+        session = Session(model, layers, head, samples, token_budget, outputs, proof.check_edits)
         model_proof.prove(session)
         yield session
 

@@ -20,7 +20,7 @@ from lamina.data.calibrations import Sample
 from lamina.engine.batches import by_length, pad_sequences, shrink_to_memory
 from lamina.models.boundary import assert_finite, share_weights
 from lamina.models.structure import layers_of, sublayers_of
-from lamina.models.surgery import remove_units
+from lamina.models.surgery import apply_edits
 from lamina.models.units import parse_unit
 
 BACKWARD = 8
@@ -97,7 +97,7 @@ def taylor_relevance(
 
     Raises LaminaError if the loss of a sample is NaN.
     """
-    current_model = remove_units(share_weights(model), list(removed)) if removed else model
+    current_model = apply_edits(share_weights(model), list(removed)) if removed else model
     weights_by_unit = {unit: _weights_of(model, unit) for unit in units}
     weights = [weight for group in weights_by_unit.values() for weight in group]
     gradient_sums = summed_gradients(current_model, samples, weights, token_budget)

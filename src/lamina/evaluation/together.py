@@ -79,9 +79,7 @@ class Together:
         self.model = model
         self._progress = progress
         # Where one pass cannot hold all of them, neighbours that agree in many layers share one.
-        names = sorted(
-            candidates, key=lambda name: sorted(map(parse_unit, candidates[name].removed))
-        )
+        names = sorted(candidates, key=lambda name: sorted(map(parse_unit, candidates[name].edits)))
         self.candidates = {name: candidates[name] for name in names}
         self._measured: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
         self._engine_refused = False

@@ -55,7 +55,7 @@ class Questions(NamedTuple):
         n_samples = len(set(sample_indices))
         right_answers = np.zeros((len(candidates), n_samples))
         for number, candidate in enumerate(candidates):
-            units = sorted(candidate.removed, key=parse_unit)
+            units = sorted(candidate.edits, key=parse_unit)
             plan = {"units": units} if units else None
             variant = materialise(model, plan, candidate.patches or None)
             writer.use(variant, _describe(units))

@@ -28,7 +28,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Place
 from lamina.models.export.modeling_lamina import Patched, repair
 from lamina.models.structure import final_norm_of, layers_of
-from lamina.models.surgery import find_runs, kept_layers
+from lamina.models.surgery import find_runs, steps_of
 
 CHUNK_SIZE = 1 << 23  # logits that are converted to float32 at a time, 32 MiB
 
@@ -113,7 +113,7 @@ class Objective:
         if name != "lm+hidden":
             return cls(name, variant, base, temperature)
         compared_layers = {}
-        kept_layer_indices = kept_layers(base, plan["units"])
+        steps = steps_of(base, plan["units"])
         for start, end in find_runs(plan["units"], len(layers_of(base))):
             if start % 1 or end % 1:
                 raise LaminaError(
@@ -121,7 +121,7 @@ class Objective:
                     "plan removes sub-layers. Write `objective: lm` or `objective: distill`, or "
                     "heal a selector with `units: layer`."
                 )
-            compared_layers[int(end)] = Place.of((start, end), kept_layer_indices).position
+            compared_layers[int(end)] = Place.of((start, end), steps).position
         return cls(name, variant, base, temperature, compared_layers)
 
     def count_tokens(self, samples: Sequence[Sample]) -> list[int]:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.export import modeling_lamina
 from lamina.models.structure import family_of, final_norm_of, layers_of
-from lamina.models.surgery import find_runs, kept_layers
-from lamina.models.units import parse_unit
+from lamina.models.surgery import find_runs, steps_of
+from lamina.models.units import SUBLAYERS, Step, list_visits, parse_unit
 
 Boundary = tuple[float, float]
 """(start, end): layers start … end-1 of the base model are removed as one run.
@@ -33,10 +33,11 @@ class Place:
     """How many of the variant's layers come before the run: the index of the next one, if any."""
 
     @classmethod
-    def of(cls, boundary: Boundary, kept: Sequence[int]) -> "Place":
-        """The location of a run in a variant that has the `kept` layers."""
+    def of(cls, boundary: Boundary, steps: Sequence[Step]) -> "Place":
+        """The location of a run in a variant that runs these steps."""
         _, end = boundary
-        return cls(boundary, sum(layer_index < int(end) for layer_index in kept))
+        steps_before = [*steps[: int(end)], steps[int(end)]._replace(visit=None)]
+        return cls(boundary, len(list_visits(steps_before)))
 
 
 class Repairing(Protocol):
@@ -154,10 +155,10 @@ def check_patches(
     them would come after the last layer of a model without a final norm.
     """
     check_boundaries(model, units, patches)
-    last_layer = max(kept_layers(model, units), default=-1)
+    steps = steps_of(model, units)
+    depth = len(list_visits(steps))
     for boundary in patches:
-        _, end = boundary
-        if end > last_layer and final_norm_of(model) is None:
+        if Place.of(boundary, steps).position == depth and final_norm_of(model) is None:
             raise _no_final_norm(model, boundary)
 
 
@@ -166,7 +167,7 @@ def check_boundaries(
 ) -> None:
     """Refuse, by a LaminaError, repairs that do not belong to the runs that `units` leave."""
     family = family_of(model)
-    removes_sublayer = any(parse_unit(unit)[1] in ("attention", "mlp") for unit in units)
+    removes_sublayer = any(parse_unit(unit)[1] in SUBLAYERS for unit in units)
     if family.stream_norm and removes_sublayer:
         raise LaminaError(
             f"the model family '{family.name}' has a norm on the stream itself, which still runs "

@@ -21,8 +21,9 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.boundary import share_weights
-from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import remove_units
+from lamina.models.structure import layers_of, stream_of, text_config
+from lamina.models.surgery import apply_edits, source_layers
+from lamina.models.units import Exchange, Repetition, parse_edit, removals_among
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 """The largest `distance` of logits that is allowed, by dtype of the model; else `COARSE`."""
@@ -92,7 +93,7 @@ def shallow_model(model: PreTrainedModel) -> PreTrainedModel:
     skipped = skipped_layers(model)
     if not skipped:
         return model
-    return remove_units(share_weights(model), [str(layer) for layer in skipped])
+    return apply_edits(share_weights(model), [str(layer) for layer in skipped])
 
 
 @contextmanager
@@ -241,7 +242,8 @@ def check_model(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[in
         return
     depth = len(layers_of(model))
     if depth >= 3:
-        check_cut(model, skipped_layers(model) or [depth // 3, depth - 1], longest)
+        tested_layers = skipped_layers(model) or [depth // 3, depth - 1]
+        check_edits(model, list(map(str, tested_layers)), longest)
     # Without the second half, and without the last token: a model that keeps the best tokens may
     # change anywhere.
     shallow = shallow_model(model)
@@ -298,32 +300,98 @@ def not_numbers(model: PreTrainedModel) -> LaminaError:
     )
 
 
-def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
-    """Refuse to cut layers if this differs from bypassing them; each set is checked once.
+def check_edits(model: PreTrainedModel, edits: Iterable[str], ids: Sequence[int]) -> None:
+    """Refuse edits if the edited model differs from one that runs its layers in another order.
+
+    Each order is checked once. Removed sub-layers, damping and layers of other models are left out.
 
     Raises LaminaError, which says by how much.
     """
-    what = f"cut by {list(gone)}"
-    if not gone or read_finding(model, what, len(ids)):
+    moves: list[str] = []
+    for edit in map(parse_edit, edits):
+        if isinstance(edit, Repetition):
+            moves.append(str(edit._replace(is_damped=False)))
+        elif isinstance(edit, Exchange):
+            moves.append(str(edit))
+    kept = source_layers(model, [*removals_among(edits), *moves])
+    removed = [layer for layer in range(len(layers_of(model))) if layer not in kept]
+    what = f"edited by {[*removed, *moves]}"
+    if not removed and not moves or read_finding(model, what, len(ids)):
         return
     family = text_config(model).model_type
-    cannot = f"the model family '{family}' cannot be cut: without {_name_layers(gone)}"
+    if moves:
+        cannot = f"the model family '{family}' cannot be edited: with {', '.join(moves)}"
+    else:
+        cannot = f"the model family '{family}' cannot be cut: without {_name_layers(removed)}"
     n_compared = compared_positions(model, ids)
     with refusing_errors(f"{cannot} it does not run"):
-        [bypassed_logits] = logits_without_layers(model, ids, n_compared, [frozenset(gone)])
-        cut_model = remove_units(share_weights(model), [str(layer_index) for layer_index in gone])
-        cut_logits = last_logits(cut_model, ids, n_compared)
-        far = logit_distance(cut_logits, bypassed_logits, model.dtype)
+        if moves:
+            expected_logits = _logits_along_path(model, ids, n_compared, kept)
+        else:
+            [expected_logits] = logits_without_layers(model, ids, n_compared, [frozenset(removed)])
+        edited_model = apply_edits(share_weights(model), [*map(str, removed), *moves])
+        edited_logits = last_logits(edited_model, ids, n_compared)
+        far = logit_distance(edited_logits, expected_logits, model.dtype)
 
     most = dtype_tolerance(model)
     if far > most:
         dtype = str(model.dtype).removeprefix("torch.")
         raise LaminaError(
-            f"{cannot} it is another model than one that passes them by (by {far:.2g} of the "
-            f"spread of its logits; {most:g} would be rounding in {dtype}). Its layers depend on "
-            "their number, on the depth or on each other."
+            f"{cannot} it is another model than one that passes its layers by, or runs them again "
+            f"(by {far:.2g} of the spread of its logits; {most:g} would be rounding in {dtype}). "
+            "Its layers depend on their number, on the depth or on each other."
         )
     store_finding(model, what, True, len(ids))
+
+
+@torch.inference_mode()
+def _logits_along_path(
+    model: PreTrainedModel, ids: Sequence[int], last: int, path: Sequence[int]
+) -> torch.Tensor:
+    """Logits (last, V) of one row that runs through these layers in this order."""
+    layers = layers_of(model)
+    replay = _Replay([layers[layer_index] for layer_index in path])
+    with ExitStack() as hooks:
+        for layer in layers:
+            keep_call = layer.register_forward_pre_hook(replay.keep_call, with_kwargs=True)
+            hooks.enter_context(keep_call)
+        hooks.enter_context(layers[-1].register_forward_hook(replay.run))
+        return last_logits(model, ids, last)
+
+
+class _Replay:
+    """The hooks by which the last layer returns what a path of layers makes of the first input."""
+
+    def __init__(self, path: Sequence[nn.Module]) -> None:
+        self.path = path
+        self._calls: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._first_input: torch.Tensor | None = None
+        self._is_running = False
+
+    def keep_call(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep what a layer is called with, and the stream that enters the first one."""
+        if self._is_running:
+            return
+        stream = args[0] if args else next(iter(kwargs.values()))
+        if not self._calls:
+            # A copy, since a layer may add to its input in place.
+            self._first_input = stream.clone()
+        self._calls[layer] = args, kwargs
+
+    def run(self, last_layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        """Run the path, each layer with what the model called it with."""
+        if self._is_running:
+            return output
+        self._is_running = True
+        stream = self._first_input
+        for layer in self.path:
+            layer_args, kwargs = self._calls[layer]
+            if layer_args:
+                layer_output = layer(stream, *layer_args[1:], **kwargs)
+            else:
+                layer_output = layer(**{**kwargs, next(iter(kwargs)): stream})
+            stream = stream_of(layer_output)
+        return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
 
 
 def _name_layers(layers: Sequence[int]) -> str:

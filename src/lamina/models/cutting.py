@@ -1,6 +1,6 @@
-"""The configuration of a cut model.
+"""The configuration of an edited model.
 
-Rules that hold for all families cut what lists layers, what gives their indices and what counts
+Rules that hold for all families change what lists layers, what gives their indices and what counts
 them. They do not see everything (layers at every n-th index, for example). What they miss shows
 when an export is loaded back and compared.
 """
@@ -12,6 +12,8 @@ from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, PretrainedConfig
+
+from lamina.errors import LaminaError
 
 # Names under which configurations keep the number of layers.
 _DEPTH = re.compile(
@@ -34,8 +36,14 @@ _INDEX_LIST = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
 _LEADING_COUNT = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
 
 
-def cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
-    """Make the configuration of a model of `depth` layers that of its `kept` layers, in place."""
+def cut_config(config: PretrainedConfig, sources: Sequence[int], depth: int) -> None:
+    """Make the configuration of a model of `depth` layers that of an edited model, in place.
+
+    sources: for each layer of the edited model, the index of the layer that it is.
+
+    Raises LaminaError if the configuration only counts its first layers of a kind, and these would
+    not come first.
+    """
     layer_settings = config.to_dict().get("per_layer_config") or {}
     if layer_settings:
         # While this is set, entries of single layers cannot be read.
@@ -46,51 +54,64 @@ def cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> Non
     for name, value in list(vars(config).items()):
         if isinstance(value, (list, tuple)):
             if value and not name.endswith(_NOT_PER_LAYER):
-                setattr(config, name, _cut_list(name, value, kept, depth, longer))
+                setattr(config, name, _cut_list(name, value, sources, depth, longer))
         elif isinstance(value, int) and _LEADING_COUNT.fullmatch(name):
-            setattr(config, name, sum(layer < value for layer in kept))
+            setattr(config, name, _count_leading(name, [layer < value for layer in sources]))
         elif name == "moe_layer_end_index" and value is not None and value >= 0:
-            setattr(config, name, sum(layer <= value for layer in kept) - 1)
+            n_leading = _count_leading(name, [layer <= value for layer in sources])
+            setattr(config, name, n_leading - 1)
     # Heads that predict several tokens ahead come after the layers; transformers does not load
     # them.
     if getattr(config, "num_nextn_predict_layers", None):
         config.num_nextn_predict_layers = 0
-    set_depth(config, len(kept))
+    set_depth(config, len(sources))
 
-    kept_settings: dict[int | str, dict[str, Any]] = {}
+    edited_settings: dict[int | str, dict[str, Any]] = {}
     for layer, settings in layer_settings.items():
-        if int(layer) in kept:
-            kept_settings[kept.index(int(layer))] = settings
-    if kept_settings:
-        config.per_layer_config = kept_settings
+        for position, source in enumerate(sources):
+            if source == int(layer):
+                edited_settings[position] = settings
+    if edited_settings:
+        config.per_layer_config = edited_settings
+
+
+def _count_leading(name: str, are_leading: Sequence[bool]) -> int:
+    """How many layers of the edited model are of the kind that comes first."""
+    n_leading = sum(are_leading)
+    if not all(are_leading[:n_leading]):
+        raise LaminaError(
+            f"the model says by `{name}` how many of its first layers are of one kind, so no layer "
+            "of this kind can run after one of the other. Edit layers of one kind."
+        )
+    return n_leading
 
 
 def _cut_list(
     name: str,
     value: Sequence[Any],
-    kept: Sequence[int],
+    sources: Sequence[int],
     depth: int,
     longer: PretrainedConfig | None,
 ) -> Sequence[Any]:
-    """A list of a configuration, cut to the layers that stay if it lists layers.
+    """A list of a configuration, made one of the edited model's layers if it lists layers.
 
     longer: the default configuration of the same type for one layer more.
     """
     list_type: Any = type(value)
     if _INDEX_LIST.fullmatch(name) and _are_layer_indices(value, depth):
-        return list_type(kept.index(layer) for layer in value if layer in kept)
+        return list_type(position for position, layer in enumerate(sources) if layer in value)
 
     longer_value = getattr(longer, name, None)
     has_own_length = isinstance(longer_value, (list, tuple)) and len(longer_value) == depth
     if len(value) == depth and not has_own_length:
-        return list_type(value[layer] for layer in kept)
+        return list_type(value[layer] for layer in sources)
     if all(isinstance(entry, (list, tuple)) and len(entry) == 2 for entry in value):
-        return _cut_repetitions(value, kept, depth)
+        return _cut_repetitions(value, sources, depth)
     return value
 
 
-def _cut_repetitions(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
-    """A list of [kinds, times], cut to the layers that stay; any other list of pairs as it is."""
+def _cut_repetitions(value: Sequence[Any], sources: Sequence[int], depth: int) -> Sequence[Any]:
+    """A list of [kinds, times] of the edited model; any other list of pairs as it is."""
     kind_by_layer: list[Any] = []
     for layer_kinds, times in value:
         if not isinstance(layer_kinds, (list, tuple)) or type(times) is not int:
@@ -99,7 +120,7 @@ def _cut_repetitions(value: Sequence[Any], kept: Sequence[int], depth: int) -> S
             kind_by_layer += layer_kinds
     if len(kind_by_layer) != depth:
         return value
-    return [[[kind_by_layer[layer]], 1] for layer in kept]
+    return [[[kind_by_layer[layer]], 1] for layer in sources]
 
 
 def _are_layer_indices(value: Sequence[Any], depth: int) -> bool:
@@ -178,9 +199,10 @@ def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
     return kinds_by_layer(config.get_text_config(decoder=True), manifest["n_layers"])
 
 
-def shifts_kinds(kinds: Sequence[int], kept: Sequence[int]) -> bool:
-    """Whether a cut gives an index to a layer of another kind than the base model has there.
+def shifts_kinds(kinds: Sequence[int], sources: Sequence[int]) -> bool:
+    """Whether edits give an index to a layer of another kind than the base model has there.
 
     Programs that tell a layer's kind from its index then run another model.
     """
-    return [kinds[layer] for layer in kept] != list(kinds[: len(kept)])
+    edited_kinds = [kinds[layer] for layer in sources]
+    return len(set(kinds)) > 1 and edited_kinds != list(kinds[: len(sources)])

@@ -138,10 +138,10 @@ def shard_files(path: Path) -> list[Path]:
     return [path, *(file for file in map(path.with_name, names) if file.is_file())]
 
 
-def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -> None:
-    """Refuse a variant that is more than a GGUF file with some of its layers removed.
+def check_cut(variant: Variant, source: str | Path, kind: str, additions: str) -> None:
+    """Refuse a variant that has more than the layers of a GGUF file.
 
-    `replaced` says whether layers of other models replace some of them.
+    additions: What else it has, such as `layers of other models`; empty for nothing.
 
     Raises LaminaError, which says what to export instead.
     """
@@ -154,13 +154,12 @@ def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -
             f"Leave --form out, and, if the checkpoint is stock, {convert}; "
             "or export the variant whose repair and healing are none"
         )
-    elif kind != "layer" or replaced:
-        what = "layers of other models" if replaced else "half a layer"
-        why = f"a GGUF file has no place for {what}. Leave --form out, and {convert}"
+    elif kind != "layer" or additions:
+        why = f"a GGUF file has no place for {additions or 'half a layer'}. Leave --form out, and {convert}"
     else:
         return
     raise LaminaError(
-        f"{variant}: the form gguf takes layers out of a GGUF file and changes nothing else, and {why}."
+        f"{variant}: the form gguf takes layers from a GGUF file and changes nothing else, and {why}."
     )
 
 

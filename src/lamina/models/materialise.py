@@ -1,4 +1,4 @@
-"""A variant in memory: the base model, minus a plan's units, plus patches, plus an adapter.
+"""A variant in memory: the base model with a plan's edits, patches and an adapter.
 
 The base model is not changed: a variant copies the module structure and shares every parameter that
 it does not change, so that one load serves any number of variants.
@@ -15,8 +15,7 @@ from lamina.models import check, replacements
 from lamina.models.adapters import apply_adapter
 from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, share_weights
 from lamina.models.export import modeling_lamina
-from lamina.models.structure import layers_of
-from lamina.models.surgery import kept_layers, remove_units
+from lamina.models.surgery import apply_edits, steps_of
 
 
 def materialise(
@@ -28,7 +27,7 @@ def materialise(
     """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
 
     model: the base model.
-    plan: a plan with its `units`, and what its `replacements` are; None gives the base model itself
+    plan: a plan with its edits (`units`), and what its `replacements` are; None gives the base model itself
         (shared).
     patches: one repair per contiguous run of removed units, by boundary, numbered as in the base
         model.
@@ -36,27 +35,25 @@ def materialise(
         which is merged into copies of the weights that it changes; or trained patches, which
         replace `patches`; or both; or trained weights, which replace those of the whole model.
 
-    Raises LaminaError if the plan was refused, the model cannot be cut like this, patches and plan
+    Raises LaminaError if the plan was refused, the model cannot have the edits, patches and plan
     do not fit together, or the adapter belongs to another variant.
     """
     variant = share_weights(model)
     if plan is None:
         return variant
     if plan.get("refused") or not plan["units"]:
-        raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
+        raise LaminaError(f"the plan changes nothing: {plan.get('refused') or 'it has no units'}")
 
-    units = plan["units"]
-    if plan.get("replacements"):
-        replacements.put_donor_layers(variant, model, plan)
-    remove_units(variant, units)
-    kept = kept_layers(model, units)
-    removed = [layer for layer in range(len(layers_of(model))) if layer not in kept]
-    check.check_cut(model, removed, check.probe_sequence(model))
+    edits = plan["units"]
+    donor_layers = replacements.replacement_layers(model, edits, plan.get("replacements", {}))
+    apply_edits(variant, edits, donor_layers)
+    check.check_edits(model, edits, check.probe_sequence(model))
 
     if patches is not None:
-        check_boundaries(model, units, patches)
+        check_boundaries(model, edits, patches)
+        steps = steps_of(model, edits)
         for boundary, repair in sorted(patches.items()):
-            repair.apply(variant, Place.of(boundary, kept))
+            repair.apply(variant, Place.of(boundary, steps))
     if adapter is not None:
         variant = apply_adapter(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):
@@ -73,8 +70,8 @@ class _Unsavable:
         Raises LaminaError always.
         """
         raise LaminaError(
-            "a plain save_pretrained of a variant with patches or removed sub-layers would lose "
-            "them on reload. Write it with lamina.models.export.save.save_variant(model, folder), or with "
+            "a plain save_pretrained of a variant with patches, damped layers or removed sub-layers "
+            "would lose them on reload. Write it with lamina.models.export.save.save_variant(model, folder), or with "
             "`lamina export VARIANT`."
         )
 

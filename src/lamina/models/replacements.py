@@ -1,7 +1,7 @@
 """Layers of donors instead of a model's own.
 
 A donor is a sibling of the model, a fine-tune of the same base model, or a merge of siblings:
-base + λ Σ (sibling - base). The unit `7.@math` is layer 7 of the donor `math`.
+base + λ Σ (sibling - base). The edit `7=math:7` runs layer 7 of the donor `math`.
 
 A plan has a record of each donor (`replacements`, by name): a sibling's manifest, or a merge's
 `weight` λ and the siblings that it is made `of`. A layer that is not merged shares its tensors with
@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import Replacement, Visit, parse_edit
 
 Records = Mapping[str, Mapping[str, Any]]
 """What is known of each donor, by name."""
@@ -38,36 +38,18 @@ _POSITION_KEYS = (
 
 
 def replacement_layers(
-    base: PreTrainedModel, units: Iterable[str], records: Records
-) -> dict[str, nn.Module]:
-    """The modules that units such as `7.@math` put in the places of the base model's layers.
+    base: PreTrainedModel, edits: Iterable[str], records: Records
+) -> dict[Visit, nn.Module]:
+    """The layers of donors that edits such as `7=math:7` run.
 
     Raises LaminaError if a donor is no sibling of the base model.
     """
-    modules: dict[str, nn.Module] = {}
-    for unit in units:
-        donor = donor_of(unit)
-        if donor:
-            layer_index, _ = parse_unit(unit)
-            modules[unit] = _donor_layer(base, layer_index, donor, records)
-    return modules
-
-
-def put_donor_layers(
-    variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]
-) -> None:
-    """Put the layers that a plan takes from donors into a variant that still has all layers."""
-    variant_layers = layers_of(variant)
-    donor_layers = replacement_layers(base, plan["units"], plan.get("replacements", {}))
-    for unit, donor_layer in donor_layers.items():
-        tensors = (*donor_layer.parameters(), *donor_layer.buffers())
-        memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
-        # Only the tensors are the donor's: the layer must know the variant's configuration.
-        layer = copy.deepcopy(donor_layer, memo)
-        if hasattr(layer, "config"):
-            setattr(layer, "config", text_config(variant))  # noqa: B010
-        layer_index, _ = parse_unit(unit)
-        variant_layers[layer_index] = layer
+    layers: dict[Visit, nn.Module] = {}
+    for edit in map(parse_edit, edits):
+        if isinstance(edit, Replacement):
+            layer = _donor_layer(base, edit.source, edit.donor, records)
+            layers[Visit(edit.source, donor=edit.donor)] = layer
+    return layers
 
 
 def check_siblings(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:

@@ -1,10 +1,11 @@
-"""Removal of units from a model in memory, for good.
+"""Edits of a model in memory, for good: `lamina.models.units` says how they are written.
 
 A removed layer leaves the list of layers. A removed sub-layer is replaced by a module that adds
-nothing. `lamina.models.units` says how units are written.
+nothing. A layer that runs again is another module in the list, which shares the tensors.
 """
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import ceil
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
-from lamina.models.export.modeling_lamina import NoAttention, NoMLP
+from lamina.models.export.modeling_lamina import NoAttention, NoMLP, damp_block
 from lamina.models.structure import (
     SublayerModule,
     family_of,
@@ -24,7 +25,16 @@ from lamina.models.structure import (
     text_config,
     why_no_sublayers,
 )
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import (
+    SUBLAYERS,
+    Step,
+    Visit,
+    check_edits,
+    list_steps,
+    list_visits,
+    parse_unit,
+    removals_among,
+)
 
 # Attributes in which modules keep the index of their layer; by it they find their part of a cache.
 LAYER_INDEX_ATTRIBUTES = ("layer_idx", "layer_id")
@@ -49,7 +59,7 @@ class _RemovedModule(NamedTuple):
     sublayer: SublayerModule
 
 
-def find_runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
+def find_runs(edits: Iterable[str], depth: int) -> list[tuple[float, float]]:
     """Contiguous runs of removed units as boundaries (start, end).
 
     Boundary l is before layer l; l + ½ is between the attention and the MLP of layer l.
@@ -57,15 +67,14 @@ def find_runs(units: Iterable[str], depth: int) -> list[tuple[float, float]]:
     >>> find_runs(["3", "7", "4", "9.mlp", "10.attention"], 12)
     [(3, 5), (7, 8), (9.5, 10.5)]
 
-    Raises LaminaError if a layer is outside 0 … depth-1.
+    Raises LaminaError as `check_edits` does.
     """
+    removals = dict.fromkeys(removals_among(edits))
+    check_edits(removals, depth)
     # The sub-layers of all layers, counted from 0: attention is even, MLP is odd.
     removed: set[int] = set()
-    for unit in units:
-        if donor_of(unit):
-            continue
+    for unit in removals:
         layer_index, component = parse_unit(unit)
-        _check_exists(layer_index, depth)
         if component != "mlp":
             removed.add(2 * layer_index)
         if component != "attention":
@@ -99,53 +108,70 @@ def units_of(start: float, end: float) -> list[str]:
     return units
 
 
-def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
-    """Indices of the layers of a base model that stay when `units` are removed.
+def steps_of(model: PreTrainedModel, edits: Iterable[str]) -> list[Step]:
+    """What the base model with edits runs at each depth, and after its last layer.
 
     A layer that loses both sub-layers is removed whole, unless a norm acts on the stream itself:
     there, a layer without its sub-layers still does something.
     """
-    parsed = [parse_unit(unit) for unit in units]
-    removed = {layer for layer, component in parsed if component == "layer"}
-    if not family_of(model).stream_norm:
-        without_attention = {layer for layer, component in parsed if component == "attention"}
-        without_mlp = {layer for layer, component in parsed if component == "mlp"}
-        removed |= without_attention & without_mlp
-    return [layer for layer in range(len(layers_of(model))) if layer not in removed]
+    return list_steps(edits, len(layers_of(model)), not family_of(model).stream_norm)
 
 
-def remove_units(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
-    """Remove units from a base model, in place, and return it.
+def source_layers(model: PreTrainedModel, edits: Iterable[str]) -> list[int]:
+    """For each layer of the edited model, the index of the base model's layer that it is."""
+    return [visit.layer for visit in list_visits(steps_of(model, edits))]
 
-    A layer that loses both sub-layers is removed whole. The layers that stay are renumbered from 0,
-    and every per-layer list of the configuration is cut to them, so that the key-value cache,
-    generation and a saved checkpoint agree.
 
-    Raises LaminaError as `check_removal` does, or if no layer would be left.
+def apply_edits(
+    model: PreTrainedModel,
+    edits: Sequence[str],
+    donor_layers: Mapping[Visit, nn.Module] | None = None,
+) -> PreTrainedModel:
+    """Apply edits to a base model, in place, and return it.
+
+    A layer that loses both sub-layers is removed whole. The layers of the edited model are numbered
+    from 0, and every per-layer list of the configuration has an entry for each of them, so that the
+    key-value cache, generation and a saved checkpoint agree.
+
+    donor_layers: The layers of other models that replace some of the model's own.
+
+    Raises LaminaError as `check_editable` does, or if no layer would be left.
     """
-    check_removal(model, units)
+    check_editable(model, edits)
     layers = layers_of(model)
     depth = len(layers)
-    kept = kept_layers(model, units)
-    if not kept:
+    steps = steps_of(model, edits)
+    visits = list_visits(steps)
+    if not visits:
         raise LaminaError(
             f"removing all {depth} layers leaves no model. Remove at most {depth - 1}."
         )
-    _replace_modules(model, _list_removed_modules(layers, units, kept))
-    if len(kept) < depth:
-        _remove_layers(layers, kept)
-        cutting.cut_config(text_config(model), kept, depth)
+    sources = [visit.layer for visit in visits]
+    _replace_modules(model, _list_removed_modules(layers, removals_among(edits), sources))
+    _put_layers(model, visits, donor_layers or {})
+    _damp_blocks(layers, steps)
+    if sources != list(range(depth)):
+        cutting.cut_config(text_config(model), sources, depth)
     return model
 
 
+def share_layer(layer: nn.Module, config: PretrainedConfig) -> nn.Module:
+    """A copy of a layer that shares its tensors and knows the configuration of a model."""
+    tensors = (*layer.parameters(), *layer.buffers())
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
+    for module in layer.modules():
+        memo[id(getattr(module, "config", config))] = config
+    return copy.deepcopy(layer, memo)
+
+
 def _list_removed_modules(
-    layers: nn.ModuleList, units: Sequence[str], kept: Sequence[int]
+    layers: nn.ModuleList, units: Sequence[str], sources: Sequence[int]
 ) -> list[_RemovedModule]:
     """The modules of the sub-layers that are removed from layers that stay."""
     removed: list[_RemovedModule] = []
     for unit in units:
         layer_index, component = parse_unit(unit)
-        if layer_index in kept and component in ("attention", "mlp"):
+        if layer_index in sources and component in SUBLAYERS:
             for sublayer in sublayers_of(layers[layer_index])[component]:
                 removed.append(_RemovedModule(layer_index, component, sublayer))
     return removed
@@ -166,11 +192,19 @@ def _replace_modules(model: PreTrainedModel, removed: Sequence[_RemovedModule]) 
         setattr(layers[layer_index], sublayer.name, empty)
 
 
-def _remove_layers(layers: nn.ModuleList, kept: Sequence[int]) -> None:
-    """Cut a list of layers, in place, and renumber those that stay."""
-    kept_modules = [layers[layer_index] for layer_index in kept]
+def _put_layers(
+    model: PreTrainedModel, visits: Sequence[Visit], donor_layers: Mapping[Visit, nn.Module]
+) -> None:
+    """Make the list of layers that of the visits, in place, and number its layers."""
+    layers = layers_of(model)
+    base_layers = list(layers)
     del layers[:]
-    layers.extend(kept_modules)
+    for visit in visits:
+        layer = donor_layers[visit] if visit.donor else base_layers[visit.layer]
+        if visit.donor or layer in layers:
+            layer = share_layer(layer, text_config(model))
+        layers.append(layer)
+
     for layer_index, layer in enumerate(layers):
         for module in layer.modules():
             for attribute in LAYER_INDEX_ATTRIBUTES:
@@ -178,45 +212,37 @@ def _remove_layers(layers: nn.ModuleList, kept: Sequence[int]) -> None:
                     setattr(module, attribute, layer_index)
 
 
-def check_removal(model: PreTrainedModel, units: Sequence[str]) -> None:
-    """Refuse units that cannot be removed from a base model.
+def _damp_blocks(layers: nn.ModuleList, steps: Sequence[Step]) -> None:
+    """Damp the blocks that run again with damping, in the list of an edited model's layers."""
+    position = 0
+    for step in steps:
+        for _ in range(step.damping if step.again else 0):
+            end = position + len(step.again)
+            if step.damping > 1:
+                damp_block(list(layers[position:end]), step.damping)
+            position = end
+        position += step.visit is not None
 
-    Raises LaminaError if a unit does not exist or is named twice, or if the model or its family
-    cannot lose it.
+
+def check_editable(model: PreTrainedModel, edits: Sequence[str]) -> None:
+    """Refuse edits that a base model cannot have.
+
+    Raises LaminaError as `check_edits` does, or if the model or its family cannot have them.
     """
-    parsed = [parse_unit(unit) for unit in units]
-    for layer_index, _ in parsed:
-        _check_exists(layer_index, len(layers_of(model)))
-    if any(component in ("attention", "mlp") for _, component in parsed):
-        _check_has_sublayers(model)
-    _check_unique(units)
+    check_edits(edits, len(layers_of(model)))
+    if any(parse_unit(edit)[1] in SUBLAYERS for edit in edits):
+        reason = why_no_sublayers(model)
+        if reason:
+            raise LaminaError(
+                f"a layer of the model family '{text_config(model).model_type}' cannot lose its "
+                f"attention or its MLP alone: {reason}. Use units: layer."
+            )
     _check_is_no_export(text_config(model))
-    if units:
+    if edits:
         _check_independent(text_config(model))
-
-
-def _check_exists(layer_index: int, depth: int) -> None:
-    if layer_index >= depth:
-        raise LaminaError(
-            f"layer {layer_index} does not exist: the model has layers 0 … {depth - 1}."
-        )
-
-
-def _check_has_sublayers(model: PreTrainedModel) -> None:
-    reason = why_no_sublayers(model)
-    if reason:
-        raise LaminaError(
-            f"a layer of the model family '{text_config(model).model_type}' cannot lose its "
-            f"attention or its MLP alone: {reason}. Use units: layer."
-        )
-
-
-def _check_unique(units: Sequence[str]) -> None:
-    checked: set[tuple[int, str]] = set()
-    for unit in units:
-        if parse_unit(unit) in checked:
-            raise LaminaError(f"unit '{unit}' is named twice.")
-        checked.add(parse_unit(unit))
+    sources = source_layers(model, edits)
+    if sources != sorted(set(sources)):
+        cutting.cut_config(copy.deepcopy(text_config(model)), sources, len(layers_of(model)))
 
 
 def _check_is_no_export(config: PretrainedConfig) -> None:

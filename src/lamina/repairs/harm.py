@@ -106,7 +106,7 @@ def measure_losses(
         donor_records |= plan.get("replacements", {})
     removed_units: set[str] = set()
     for candidate in candidates.values():
-        removed_units |= candidate.removed
+        removed_units |= candidate.edits
     donor_layers = replacements.replacement_layers(model, removed_units, donor_records)
 
     with sweep.open_session(model, samples, outputs=False, replacements=donor_layers) as session:

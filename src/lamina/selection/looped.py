@@ -87,7 +87,7 @@ def candidate_boundaries(candidates: Iterable[Candidate], depth: int) -> list[Bo
     """
     removed_runs: set[Boundary] = set()
     for candidate in candidates:
-        removed_runs.update(find_runs(candidate.removed, depth))
+        removed_runs.update(find_runs(candidate.edits, depth))
     return sorted(removed_runs)
 
 

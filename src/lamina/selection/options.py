@@ -72,14 +72,14 @@ class DonorModels:
 
     def layers(
         self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]
-    ) -> dict[str, Any]:
+    ) -> dict[Any, Any]:
         """The modules of those of `units` that replace layers of the model with this manifest.
 
         Raises LaminaError if a layer cannot replace the model's own.
         """
         replacements = import_module("lamina.models.replacements")
         replacements.check_siblings(model, manifest, self.records)
-        layers: dict[str, Any] = replacements.replacement_layers(model, units, self.records)
+        layers: dict[Any, Any] = replacements.replacement_layers(model, units, self.records)
         return layers
 
 

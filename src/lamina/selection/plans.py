@@ -1,6 +1,6 @@
 """What a strategy is asked for, the evidence that it decides on, and the plan that it returns.
 
-A plan lists the units that one selector removes at one size. It is a JSON file of a few kB.
+A plan lists the edits of one selector at one size: the units that it removes, for most. It is a JSON file of a few kB.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import Removal, Repetition, parse_edit, parse_unit
 from lamina.store import checksum, parquet
 
 ROUNDING = 1e-9  # prices are sums of shares, which are rounded
@@ -24,7 +24,7 @@ class ScoredUnit(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """The units that a selector removes at one size, in order of removal.
+    """The edits of a selector at one size, in their order.
 
     The field names are the keys of the JSON file.
     """
@@ -39,10 +39,7 @@ class Plan:
     kind: str
     """`layer`, `attention`, `mlp` or `both`."""
     units: list[str] = field(default_factory=list)
-    """Numbered as in the base model.
-
-    `7.@math` is not removed: layer 7 of model `math` replaces it.
-    """
+    """Edits, numbered as in the base model (`lamina.models.units`)."""
     scores: list[float | None] = field(default_factory=list)
     """Score of each unit when it was removed."""
     accuracy_before: list[float | None] = field(default_factory=list)
@@ -89,10 +86,15 @@ class UnitPrices:
         return {"attention": self.attention_share, "mlp": 1 - self.attention_share}
 
     def sum_prices(self, units: Iterable[str]) -> float:
-        """What units count together. A replacement counts nothing."""
+        """What units count together. Layers that run again count against those removed."""
         component_shares = self.share_by_component
-        removed_units = (unit for unit in units if not donor_of(unit))
-        return sum(component_shares.get(parse_unit(unit)[1], 1.0) for unit in removed_units)
+        total_price = 0.0
+        for edit in map(parse_edit, units):
+            if isinstance(edit, Removal):
+                total_price += component_shares.get(edit.component, 1.0)
+            elif isinstance(edit, Repetition):
+                total_price -= (edit.times - 1) * len(edit.layers)
+        return total_price
 
     def size_of(self, units: Iterable[str]) -> int:
         """The largest size that units are enough for."""
@@ -135,6 +137,8 @@ class PlanRequest:
     """Share of the attention in a layer's cost."""
     given_layers: Sequence[int] = ()
     """The layers that the configuration names, negative ones counted from the end."""
+    given_edits: Sequence[str] = ()
+    """Edits that the configuration names."""
 
     @property
     def prices(self) -> UnitPrices:

@@ -51,7 +51,7 @@ def propose_sets(
         for plan_size, candidate in _search_with_defaults(
             request, strategy_name, calibration
         ).items():
-            proposals[plan_size][strategy_name] = candidate.removed
+            proposals[plan_size][strategy_name] = candidate.edits
     ranked_units = proposer.ranked.get(request.selector.metric, ())
     ranked_names = [entry.unit for entry in ranked_units] or request.units
     return proposals, {unit: float(rank) for rank, unit in enumerate(ranked_names)}

@@ -47,7 +47,7 @@ def foresee_rounds(space: SearchSpace, options: Any) -> Iterable[Round]:
 
 def count_sets(candidates: Iterable[Candidate]) -> int:
     """How many sets of units candidates lack, in whatever form; the base model is none."""
-    return len({candidate.removed for candidate in candidates if candidate.removed})
+    return len({candidate.edits for candidate in candidates if candidate.edits})
 
 
 def choosing_share(own: str, options: Any) -> float:

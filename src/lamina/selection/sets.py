@@ -205,7 +205,7 @@ def _repairs_in_place(
 
 def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size: int) -> Plan:
     """The plan of one size from the set that a search found."""
-    units = sorted(search_result.sets[plan_size].removed, key=parse_unit)
+    units = sorted(search_result.sets[plan_size].edits, key=parse_unit)
     metric = protocol.metric_named(request.selector.metric)
     unmeasured: list[float | None] = [None] * (len(units) - 1)
     plan = request.make_plan(

@@ -173,7 +173,7 @@ class Trials:
     ) -> tuple[np.ndarray, int]:
         """Losses (candidates, samples) and the layer-tokens that they cost, measured unless the log has them."""
         self._prepare(candidates)
-        units = [sorted(candidate.removed) for candidate in candidates]
+        units = [sorted(candidate.edits) for candidate in candidates]
         logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
         if logged_measurement:
             workload.done.advance(count_sets(candidates))
@@ -254,7 +254,7 @@ class Search:
         mean_losses = sample_losses.mean(axis=1)
 
         def sort_key(index: int) -> tuple[float, list[int]]:
-            layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].removed)
+            layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].edits)
             return mean_losses[index].round(DIGITS), layers_from_deepest
 
         kept_indices = sorted(range(len(candidates)), key=sort_key)[:n_kept]
@@ -262,8 +262,8 @@ class Search:
             self.rows.append(
                 {
                     "strategy": self.strategy,
-                    "removed": self.trials.prices.size_of(candidate.removed),
-                    "units": sorted(candidate.removed, key=parse_unit),
+                    "removed": self.trials.prices.size_of(candidate.edits),
+                    "units": sorted(candidate.edits, key=parse_unit),
                     "step": step,
                     "stage": stage,
                     "n_samples": len(compared_samples),

@@ -4,20 +4,19 @@ from lamina.tables.columns import CALIBRATION_KEYS, SELECTION_KEYS, Column, Tabl
 
 PLANS = Table(
     grain=(
-        "One row per plan and unit: what a selector removes or replaces at a size, in order. A "
+        "One row per plan and edit: what a selector removes or changes at a size, in order. A "
         "refused plan has one row, in which all but its key and the reason is null."
     ),
     columns={
         **SELECTION_KEYS,
         "unit": Column(
             "string",
-            "Unit removed: 12, 12.attention or 12.mlp; 12.@math is layer 12 replaced by that of a "
-            "donor.",
+            "Edit: 12, 12.attention or 12.mlp is removed; 12x2 or 12-14x2 runs twice (12x2~ with "
+            "damping); 12<>13 change places; 12=math:12 is replaced by a layer of a donor.",
         ),
-        "donor": Column(
+        "edit": Column(
             "string",
-            "Donor whose layer takes the unit's place, which is not removed then; null for a "
-            "removal.",
+            "Kind of an edit that removes nothing: repetition, exchange or replacement; null for a removal.",
         ),
         "position": Column("int64", "Place in the order of removal, from 1."),
         "score": Column(

@@ -152,7 +152,7 @@ class _Counter:
             runs = candidate_boundaries([candidate], self._model.n_layers)
             for name in self._repairs if runs else ():
                 patches = {run: self._patches.setdefault((name, run), object()) for run in runs}
-                forms.append(Candidate(candidate.removed, patches))
+                forms.append(Candidate(candidate.edits, patches))
         return forms
 
     def _fit(self, runs: Collection[Boundary]) -> None:

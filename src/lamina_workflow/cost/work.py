@@ -13,9 +13,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
-from lamina.models.units import all_units, replacement_unit
+from lamina.models.units import all_units, list_steps, list_visits
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
+from lamina.selection.strategies.replacements import replace_layer
 
 BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 HELD_OUT = 0.2  # of the samples of a fit
@@ -139,7 +140,7 @@ def sweep_work(
         cut_models, _ = plan_sweep(current_model, units)
         layer_tokens = tokens.answer_tokens * count_layers(cut_models.values(), n_layers)
         return WorkCount(layer_tokens, layer_tokens)
-    replacements = [replacement_unit(unit, donor) for unit in units for donor in donors]
+    replacements = [replace_layer(unit, donor) for unit in units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
     candidates, observations = plan_sweep(
         current_model, [*units, *replacements], is_removing=is_removing
@@ -155,7 +156,7 @@ def sweep_work(
 
 def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
     """The units that are removed in turn from the model of `draw_plan`."""
-    return all_units(n_layers, kind, list(draw_plan(n_layers, removed, kind).removed))
+    return all_units(n_layers, kind, list(draw_plan(n_layers, removed, kind).edits))
 
 
 def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
@@ -172,8 +173,8 @@ def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
     """Layers that models run one after the other; a layer without one sub-layer counts half."""
     n_layers_run = 0.0
     for candidate in candidates:
-        for operation in candidate.list_operations(n_layers, True):
-            n_layers_run += operation.runs * (1 - len(operation.without) / 2)
+        for visit in list_visits(list_steps(candidate.edits, n_layers)):
+            n_layers_run += 1 - len(visit.without) / 2
     return n_layers_run
 
 

@@ -14,7 +14,7 @@ import duckdb
 from lamina import paths
 from lamina.errors import report_errors
 from lamina.models.export.packed_size import describe_packed_size
-from lamina.models.units import donor_of
+from lamina.models.units import removals_among
 from lamina.options.repairs import Repair
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
@@ -108,7 +108,7 @@ def _describe_recommendation(
 
 def _describe_variant(row: dict[str, Any], wanted: Report, handles: Mapping[str, str]) -> str:
     """Name, share kept, size and verdict of a variant that answers for its calibration's task."""
-    removed_units = [unit for unit in (row["units"] or "").split() if not donor_of(unit)]
+    removed_units = removals_among((row["units"] or "").split())
     unit_words = "layers"
     if row["component"] != "layer":
         unit_words = "sub-layers (attentions and MLPs)"

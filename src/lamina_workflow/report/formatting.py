@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lamina.models.units import parse_unit
+from lamina.models.units import describe_moves, parse_unit, removals_among
 from lamina_workflow.report.figures.style import format_interval
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
@@ -84,9 +84,15 @@ def differs_from_one(ratio: float, stderr: float | None, repeats: int | None) ->
 def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
     """What a variant removes, in words: `layers 5 and 9 of 12`, `5.mlp and 9.mlp`.
 
+    Other edits follow it, or stand alone: `runs layers 7 to 9 twice`.
+
     A recipe has a plan for each task and so no units of its own: of it, how many are removed.
     """
-    units = sorted((row["units"] or "").split(), key=lambda unit: parse_unit(unit)[0])
+    edits = (row["units"] or "").split()
+    moves = describe_moves(edits)
+    units = sorted(removals_among(edits), key=lambda unit: parse_unit(unit)[0])
+    if moves:
+        return f"{', '.join(units)}; {moves}" if units else moves
     if not units:
         return _describe_size(row["removed"], row["component"], n_layers)
     listed_units = units[-1]

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from lamina.models.export.runtimes import ExportTraits, list_runtimes
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import parse_unit, removals_among
 from lamina.variant import Variant
 from lamina_workflow.report.answers import query_rows, recommendations
 from lamina_workflow.report.formatting import format_bytes, format_speed_ratio
@@ -90,7 +90,7 @@ def find_runtimes(
     """
     runtimes = {}
     for row in query_rows(connection, _TRAITS):
-        removed_units = [unit for unit in (row["units"] or "").split() if not donor_of(unit)]
+        removed_units = removals_among((row["units"] or "").split())
         kept = find_kept_layers(removed_units, len(row["kinds"]))
         kinds = row["kinds"]
         without_attention = [unit for unit in removed_units if unit.endswith(".attention")]

@@ -91,7 +91,8 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
     if form == "gguf":
         selector = config.selectors[variant.selector]
         source = config.models[variant.model].source
-        check_cut(variant, source, selector.units, bool(selector.donors))
+        additions = "layers of other models" if selector.donors else ""
+        check_cut(variant, source, selector.units, additions)
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
         raise LaminaError(
             f"'{shard}' is no size of a file. Write a number with KB, MB or GB, such as 2GB."

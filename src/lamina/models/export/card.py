@@ -11,12 +11,13 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from lamina.models.cutting import shifts_kinds
 from lamina.models.export.gguf_file import FILE
 from lamina.models.export.packed_size import describe_packed_size
 from lamina.models.export.runtimes import VLLM_LISTS
 from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
-from lamina.models.units import donor_of, parse_unit
+from lamina.models.units import Replacement, Visit, describe_moves, parse_edit, removals_among
 from lamina.options.selectors import Selector
 from lamina.variant import Variant
 from lamina.version import VERSION
@@ -78,8 +79,10 @@ class Facts(BaseSource):
     """Why vLLM cannot run the code of the export; empty if it can."""
     family: str
     """Type of the decoder, as config.json names it."""
-    kept_layers: Sequence[int]
-    """The layers that stay, in base numbering."""
+    visits: Sequence[Visit]
+    """The layers that run, in base numbering."""
+    has_damped_layers: bool
+    """Whether layers that run again are damped."""
     layer_kinds: Sequence[int]
     """Kind of each layer of the base model (`lamina.models.cutting.kinds_by_layer`)."""
     base_gguf_bytes: int | None
@@ -91,16 +94,20 @@ class Facts(BaseSource):
     def is_bare_cut(self) -> bool:
         """Whether whole layers were removed and nothing else was changed."""
         is_unrepaired = self.variant.repair == self.variant.healing == "none"
-        return is_unrepaired and self.plan["kind"] == "layer" and not self.donor_by_layer
+        return is_unrepaired and self.plan["kind"] == "layer" and not self.moves
+
+    @property
+    def moves(self) -> str:
+        """What the plan does but remove units, in words."""
+        return describe_moves(self.plan["units"])
 
     @property
     def donor_by_layer(self) -> dict[int, str]:
         """The names of the donors whose layers replace the base model's, by layer."""
         donor_by_layer: dict[int, str] = {}
-        for unit in self.plan["units"]:
-            donor = donor_of(unit)
-            if donor:
-                donor_by_layer[parse_unit(unit)[0]] = donor
+        for edit in map(parse_edit, self.plan["units"]):
+            if isinstance(edit, Replacement):
+                donor_by_layer[edit.layer] = edit.donor
         return donor_by_layer
 
 
@@ -109,14 +116,19 @@ TEMPLATE = """\
 {{ metadata }}
 ---
 
-# {{ base_name }} without {{ n_removed }} {{ unit_name }}{{ "s" if n_removed != 1 }}
+# {{ base_name }} {{ title }}
 
 `{{ base_name }}`
 {%- if manifest.revision %}, revision `{{ manifest.revision }}`{% endif %}
- with {{ kept_layers|length }} of its {{ layer_kinds|length }} layers and
+ with {{ visits|length }} {{ "layers instead of" if moves else "of its" }} {{ layer_kinds|length -}}
+{{ "" if moves else " layers" }} and
 {{ "{:,}".format(n_parameters) }} of its {{ "{:,}".format(n_base_parameters) }} parameters
 ({{ "{:.1%}".format(n_parameters / n_base_parameters) }}). Made by lamina {{ version }}; the variant
 is `{{ variant }}`, the base weights have the sha256 `{{ manifest.weights_sha256 }}`.
+{% if moves %}
+
+The model {{ moves }}. Layers are numbered as in the base model, from 0.
+{% endif %}
 {% if has_zeroed_sublayers %}
 The removed sub-layers are still there as zero weights, so that stock transformers loads the
 checkpoint: it saves neither memory nor time. Export with `--form code` to leave them out.
@@ -163,7 +175,7 @@ Served by vLLM's Transformers backend, which runs the code of this folder (read 
 
     vllm serve FOLDER --trust-remote-code
 
-Not to llama.cpp, which has no place for patches.
+Not to llama.cpp, which has no place for {{ "patches" if has_patches else "this code" }}.
 {%   elif first_shifted is not none %}
 {%     if is_known_to_vllm %}
 Served by vLLM from version 0.33, which takes the kinds of layers from config.json:
@@ -194,7 +206,7 @@ Served by vLLM, from the path of this folder:
 {%   endif %}
 {% endif %}
 
-## What was removed, and why
+## What was {{ "changed" if moves else "removed" }}, and why
 
 Selector `{{ plan.selector }}`: strategy `{{ plan.strategy }}`,
 {% if plan.metric %}
@@ -288,9 +300,10 @@ def render_card(facts: Facts) -> str:
         megabytes=lambda n_bytes: f"{n_bytes / 1e6:,.1f}",
         table=_format_table,
         base_name=_public_name(facts.manifest),
-        unit_name=UNIT_NAMES[plan["kind"]],
-        n_removed=sum(not donor_of(unit) for unit in plan["units"]),
         packed_size=_describe_packed_size(facts),
+        title=_title(facts),
+        moves=facts.moves,
+        is_bare_cut=facts.is_bare_cut,
         donor_by_layer=facts.donor_by_layer,
         # The class finds lamina's own code.
         model_class="AutoModelForCausalLM" if has_code else facts.base_class,
@@ -313,6 +326,15 @@ def _describe_packed_size(facts: Facts) -> str:
     return describe_packed_size(
         file_name, facts.base_gguf_bytes, str(facts.variant), facts.is_bare_cut
     )
+
+
+def _title(facts: Facts) -> str:
+    """What the name of the base model is followed by."""
+    n_removed = len(removals_among(facts.plan["units"]))
+    if not n_removed:
+        return "with other layers" if facts.donor_by_layer else "with its layers in another order"
+    unit_name = UNIT_NAMES[facts.plan["kind"]]
+    return f"without {n_removed} {unit_name}{'s' if n_removed != 1 else ''}"
 
 
 def _metadata(facts: Facts) -> ModelCardData:
@@ -371,8 +393,9 @@ def _first_shifted_layer(facts: Facts) -> int | None:
 
     Programs that tell a layer's kind from its number would run another model.
     """
-    for position, layer in enumerate(facts.kept_layers):
-        if facts.layer_kinds[layer] != facts.layer_kinds[position]:
+    sources = [visit.layer for visit in facts.visits]
+    for position in range(len(sources)):
+        if shifts_kinds(facts.layer_kinds, sources[: position + 1]):
             return position
     return None
 

@@ -1,6 +1,6 @@
-"""A variant as a GGUF file: the base model's own file without the removed layers.
+"""A variant as a GGUF file: the layers of the base model's own file that the variant runs.
 
-What stays keeps its bits.
+They keep their bits. A layer that runs again is copied.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,20 @@ _SIZE_LABEL = "general.size_label"  # names the size of the base model
 
 
 def save_gguf(
-    variant: PreTrainedModel, base: PreTrainedModel, kept: Sequence[int], source: Path, folder: Path
+    variant: PreTrainedModel,
+    base: PreTrainedModel,
+    layers: Sequence[int],
+    source: Path,
+    folder: Path,
 ) -> None:
-    """Write the layers `kept` of the GGUF file `source`, and load them back.
+    """Write these layers of the GGUF file `source`, and load them back.
 
     Raises LaminaError if the file would not be the variant: programs that read it tell a layer's
     kind from its number.
     """
     base_config = text_config(base)
     layer_kinds = cutting.kinds_by_layer(base_config, len(layers_of(base)))
-    if cutting.shifts_kinds(layer_kinds, kept):
+    if cutting.shifts_kinds(layer_kinds, layers):
         raise LaminaError(
             f"layers of a '{base_config.model_type}' differ (full or sliding attention, RoPE "
             "bases, experts), a GGUF file does not say which layer is of which kind, and this cut "
@@ -36,13 +40,13 @@ def save_gguf(
             "whole, or export a checkpoint (leave FORM out)."
         )
     folder.mkdir(parents=True)
-    copy_layers(source, folder / FILE, kept)
+    copy_layers(source, folder / FILE, layers)
     dtype = str(variant.dtype).removeprefix("torch.")
     check_export(variant, base, lambda: read_model(folder / FILE, dtype, str(source)))
 
 
-def copy_layers(source: Path, target: Path, kept: Sequence[int]) -> None:
-    """Copy a GGUF file with the layers `kept` alone.
+def copy_layers(source: Path, target: Path, layers: Sequence[int]) -> None:
+    """Copy a GGUF file with these layers alone, in this order.
 
     Their tensors get new numbers, and lists with an entry per layer are cut.
     """
@@ -51,36 +55,35 @@ def copy_layers(source: Path, target: Path, kept: Sequence[int]) -> None:
     settings: dict[str, gguf.Setting] = {}
     for name, setting in header.settings.items():
         if name != _SIZE_LABEL and not name.startswith("split."):
-            settings[name] = _cut_setting(name, setting, header.family, n_layers, kept)
-    gguf.write_gguf(target, settings, _select_tensors(header, kept))
+            settings[name] = _cut_setting(name, setting, header.family, n_layers, layers)
+    gguf.write_gguf(target, settings, _select_tensors(header, layers))
 
 
 def _select_tensors(
-    header: gguf.Header, kept: Sequence[int]
+    header: gguf.Header, layers: Sequence[int]
 ) -> list[tuple[str, gguf.StoredTensor]]:
-    """The tensors outside of layers, and those of the layers `kept` under their new names."""
-    new_indices = {layer: index for index, layer in enumerate(kept)}
+    """The tensors outside of layers, and those of these layers under their new names."""
     tensors: list[tuple[str, gguf.StoredTensor]] = []
     for name, tensor in header.tensors.items():
         match = gguf.LAYER.match(name)
         if match is None:
             tensors.append((name, tensor))
             continue
-        layer = int(match[1])
-        if layer in new_indices:
-            name_in_layer = name[match.end() :]
-            tensors.append((f"blk.{new_indices[layer]}.{name_in_layer}", tensor))
+        name_in_layer = name[match.end() :]
+        for index, layer in enumerate(layers):
+            if layer == int(match[1]):
+                tensors.append((f"blk.{index}.{name_in_layer}", tensor))
     return tensors
 
 
 def _cut_setting(
-    name: str, setting: gguf.Setting, family: str, n_layers: int, kept: Sequence[int]
+    name: str, setting: gguf.Setting, family: str, n_layers: int, layers: Sequence[int]
 ) -> gguf.Setting:
-    """A setting of the header for a model of the layers `kept` alone."""
+    """A setting of the header for a model of these layers alone, in this order."""
     if name == f"{family}.block_count":
-        return gguf.with_value(setting, len(kept))
+        return gguf.with_value(setting, len(layers))
     if not name.startswith(f"{family}.") or not setting.is_list:
         return setting
     if not isinstance(setting.value, list) or len(setting.value) != n_layers:
         return setting
-    return gguf.with_value(setting, [setting.value[layer] for layer in kept])
+    return gguf.with_value(setting, [setting.value[layer] for layer in layers])

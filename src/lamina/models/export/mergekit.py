@@ -7,6 +7,7 @@ import yaml
 
 from lamina.models.export.card import Facts
 from lamina.models.gguf import is_gguf
+from lamina.models.units import Visit
 
 
 def render_recipe(facts: Facts, silenced_weights: Mapping[int, Sequence[str]]) -> str:
@@ -28,13 +29,14 @@ def render_recipe(facts: Facts, silenced_weights: Mapping[int, Sequence[str]]) -
 def _list_slices(
     facts: Facts, silenced_weights: Mapping[int, Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """The layers that stay; neighbours of one model that are not scaled share a slice.
+    """The layers that run; neighbours of one model that are not scaled share a slice.
 
     A `layer_range` is in base numbering and half-open.
     """
     sources: list[dict[str, Any]] = []
-    for layer in facts.kept_layers:
-        model = _locate_model(_model_of_layer(facts, layer))
+    for visit in facts.visits:
+        layer = visit.layer
+        model = _locate_model(_model_of_layer(facts, visit))
         filters = silenced_weights.get(layer, ())
         previous = sources[-1] if sources else None
         if not filters and previous is not None and _is_continued(previous, model, layer):
@@ -56,19 +58,17 @@ def _is_continued(previous: Mapping[str, Any], model: str, layer: int) -> bool:
     return bool(previous["layer_range"][1] == layer)
 
 
-def _model_of_layer(facts: Facts, layer: int) -> Mapping[str, Any]:
+def _model_of_layer(facts: Facts, visit: Visit) -> Mapping[str, Any]:
     """The model that a layer is copied from. For a merged layer that is the base model."""
-    if layer not in facts.donor_by_layer or _is_merged(facts, layer):
+    if not visit.donor or _is_merged(facts, visit):
         return facts.manifest
-    donor: Mapping[str, Any] = facts.plan["replacements"][facts.donor_by_layer[layer]]
+    donor: Mapping[str, Any] = facts.plan["replacements"][visit.donor]
     return donor
 
 
-def _is_merged(facts: Facts, layer: int) -> bool:
+def _is_merged(facts: Facts, visit: Visit) -> bool:
     """Whether a layer of the export is a merge of several donors' layers."""
-    if layer not in facts.donor_by_layer:
-        return False
-    return "of" in facts.plan["replacements"][facts.donor_by_layer[layer]]
+    return bool(visit.donor) and "of" in facts.plan["replacements"][visit.donor]
 
 
 def _locate_model(model: Mapping[str, Any]) -> str:
@@ -89,14 +89,16 @@ def _list_notes(facts: Facts) -> list[str]:
             "It makes the cut alone. This export also holds what repairs it, which mergekit does "
             "not know."
         )
-    merged_layers = [str(layer) for layer in facts.kept_layers if _is_merged(facts, layer)]
+    merged_layers = [str(visit.layer) for visit in facts.visits if _is_merged(facts, visit)]
     if merged_layers:
         notes.append(
             f"Layers {', '.join(merged_layers)} of the export are merged; here they are the base "
             "model's."
         )
+    if facts.has_damped_layers:
+        notes.append("It does not damp the layers that run again.")
     notes.append(
-        "mergekit copies lists with one entry per layer (layer_types) as they are: cut them in "
+        "mergekit copies lists with one entry per layer (layer_types) as they are: change them in "
         "config.json."
     )
     return notes

@@ -1,5 +1,5 @@
-"""A pruned decoder with what a stock class has no place for: patches of the residual stream, and
-layers without their attention or their MLP.
+"""An edited decoder with what a stock class has no place for: patches of the residual stream, damped
+layers, and layers without their attention or their MLP.
 
 The decoder may be part of a model that sees or hears, whose other parts stay as they were.
 
@@ -30,8 +30,8 @@ PARTS = (*FACTORS, "bias")
 
 # Stands in config.json where stock classes demand a number.
 REFUSAL = (
-    "this checkpoint has patches or removed sub-layers that the stock class would drop: load it "
-    "with AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or with "
+    "this checkpoint has patches, damped layers or removed sub-layers that the stock class would "
+    "drop: load it with AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or with "
     "lamina.load(folder)"
 )
 
@@ -48,6 +48,7 @@ class SpecialModules(TypedDict):
 
     removed: dict[str, RemovedSublayer]
     patches: dict[str, dict[str, list[int]]]  # the shapes of the tensors of each patch, by name
+    damped: dict[str, list[Any]]  # by the path of a block's first layer: that of its last, and r
 
 
 # ------------------------------------------------------------------------------------------ patches
@@ -107,19 +108,78 @@ def patch_before(module: nn.Module, parts: dict[str, torch.Tensor]) -> None:
     model stay as they were, which transformers, accelerate and PEFT rely on. The tensors are
     buffers: they move with the model and are saved.
     """
+    mix_in(module, Patched)
+    for name, part in parts.items():
+        module.register_buffer(f"patch_{name}", part)
+
+
+def mix_in(module: nn.Module, mixin: type) -> None:
+    """Give a module a sub-class of its own class and of a mixin."""
     original_class = type(module)
     module.__class__ = type(
         original_class.__name__,
-        (Patched, original_class),
+        (mixin, original_class),
         {"__module__": original_class.__module__},
     )
-    for name, part in parts.items():
-        module.register_buffer(f"patch_{name}", part)
 
 
 def patch_dtype(weights_dtype: torch.dtype) -> torch.dtype:
     """The dtype of a patch beside weights: float16 has too little range for its entries."""
     return torch.float32 if weights_dtype == torch.float16 else weights_dtype
+
+
+# ----------------------------------------------------------------------------------- damped layers
+
+
+def damp(stream: torch.Tensor, output: torch.Tensor, damping: int) -> torch.Tensor:
+    """h + (B(h) - h) / r for a stream h, the output B(h) of a block of layers and r = `damping`."""
+    return output if damping == 1 else stream + (output - stream) / damping
+
+
+class DampedBlock:
+    """What the first and the last layer of a damped block share."""
+
+    def __init__(self, damping: int) -> None:
+        self.damping = damping
+        self.stream = torch.empty(0)  # that entered the first layer
+
+
+class DampedStart:
+    """Mixed in before the class of a block's first layer: it keeps the stream for the last one."""
+
+    damped_from: DampedBlock
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the original module."""
+        self.damped_from.stream = args[0] if args else kwargs["hidden_states"]
+        original: Any = super()
+        return original.forward(*args, **kwargs)
+
+
+class DampedEnd:
+    """Mixed in before the class of a block's last layer: it returns the damped stream."""
+
+    damped_to: DampedBlock
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the original module, and damp its output."""
+        original: Any = super()
+        output = original.forward(*args, **kwargs)
+        is_stream = isinstance(output, torch.Tensor)
+        block = self.damped_to
+        stream = block.stream.to((output if is_stream else output[0]).device)
+        damped = damp(stream, output if is_stream else output[0], block.damping)
+        return damped if is_stream else (damped, *output[1:])
+
+
+def damp_block(layers: list[Any], damping: int) -> None:
+    """Make a block of layers add the `damping`-th part of what it adds."""
+    block = DampedBlock(damping)
+    # The end comes first, so that the start of a block of one layer wraps it.
+    mix_in(layers[-1], DampedEnd)
+    layers[-1].damped_to = block
+    mix_in(layers[0], DampedStart)
+    layers[0].damped_from = block
 
 
 # ------------------------------------------------------------------------------- removed sub-layers
@@ -203,9 +263,11 @@ def zero_output(
 
 
 def describe(model: nn.Module) -> SpecialModules:
-    """The patches and removed sub-layers of a pruned model, as its configuration says them."""
+    """The special modules of an edited model, as its configuration says them."""
     removed: dict[str, RemovedSublayer] = {}
     patches: dict[str, dict[str, list[int]]] = {}
+    damped: dict[str, list[Any]] = {}
+    start_by_block: dict[DampedBlock, str] = {}
     for path, module in model.named_modules():
         if isinstance(module, (NoAttention, NoMLP)):
             removed[path] = {"form": [module.residual_inside, module.n_returned]}
@@ -213,7 +275,12 @@ def describe(model: nn.Module) -> SpecialModules:
             removed[path]["layer"] = module.layer_idx
         if isinstance(module, Patched):
             patches[path] = {name: list(part.shape) for name, part in module.patch_parts.items()}
-    return {"removed": removed, "patches": patches}
+        if isinstance(module, DampedStart):
+            start_by_block[module.damped_from] = path
+        if isinstance(module, DampedEnd):
+            block = module.damped_to
+            damped[start_by_block[block]] = [path, block.damping]
+    return {"removed": removed, "patches": patches, "damped": damped}
 
 
 def restore(model: nn.Module, special_modules: SpecialModules) -> None:
@@ -235,6 +302,8 @@ def restore(model: nn.Module, special_modules: SpecialModules) -> None:
     for path, shapes in special_modules["patches"].items():
         zeros = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
         patch_before(model.get_submodule(path), zeros)
+    for path, (last_path, damping) in special_modules["damped"].items():
+        damp_block([model.get_submodule(path), model.get_submodule(last_path)], damping)
 
 
 def find_refused_field(config_class: Any) -> tuple[str, str]:
@@ -294,7 +363,7 @@ class LaminaConfig(BaseConfig):
 
 
 class Special:
-    """Mixed in before a stock class: removed sub-layers are left out, and patches are applied."""
+    """Mixed in before a stock class: removed sub-layers are left out, patches applied, blocks damped."""
 
     config_class = LaminaConfig
     _keep_in_fp32_modules = [
@@ -310,10 +379,14 @@ class Special:
         # Paths are those in the model with a head. A decoder alone is one level further in.
         prefix = "" if isinstance(self, BaseModel) else f"{BaseModel.base_model_prefix}."
         special_modules: Any = {}
-        for kind in ("removed", "patches"):
+        for kind in ("removed", "patches", "damped"):
             special_modules[kind] = {
                 path.removeprefix(prefix): value for path, value in config.lamina[kind].items()
             }
+        special_modules["damped"] = {
+            path: [last_path.removeprefix(prefix), damping]
+            for path, (last_path, damping) in special_modules["damped"].items()
+        }
         model: Any = self
         restore(model, special_modules)
 

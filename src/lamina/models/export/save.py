@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 import yaml
 from huggingface_hub import metadata_load
@@ -36,8 +37,8 @@ from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, sublayers_of, text_config
-from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, find_runs, kept_layers
-from lamina.models.units import parse_unit
+from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, find_runs, source_layers, steps_of
+from lamina.models.units import Repetition, list_visits, parse_edit, parse_unit
 from lamina.variant import EXPORTED_AS
 from lamina.version import VERSION
 
@@ -115,8 +116,8 @@ def _write_export(
 ) -> str:
     """Write and check the weights, then the documents; returns the form."""
     if form == "gguf":
-        kept = kept_layers(base, source.plan["units"])
-        gguf_file.save_gguf(variant, base, kept, Path(source.manifest["source"]), folder)
+        layers = source_layers(base, source.plan["units"])
+        gguf_file.save_gguf(variant, base, layers, Path(source.manifest["source"]), folder)
     else:
         form = save_variant(variant, folder, max_shard_size, Path(source.manifest["path"]))
         has_code = form == "code"
@@ -149,11 +150,15 @@ def save_variant(
         shell.__dict__["generation_config"] = GenerationConfig()
 
     special_modules = modeling_lamina.describe(variant)
-    is_stock = not special_modules["removed"] and not special_modules["patches"]
+    is_stock = not any(special_modules.values())
     # Without its family's name a model gets no renaming on loading, so its weights keep the names
     # they have here.
     PreTrainedModel.save_pretrained(
-        shell, target, max_shard_size=max_shard_size, save_original_format=is_stock
+        shell,
+        target,
+        state_dict=_copy_shared_layers(variant),
+        max_shard_size=max_shard_size,
+        save_original_format=is_stock,
     )
     if base_folder is not None:
         _copy_carried_files(base_folder, target)
@@ -163,6 +168,25 @@ def save_variant(
     for file in target.glob("*.safetensors"):
         file.chmod(0o644)
     return "stock" if is_stock else "code"
+
+
+def _copy_shared_layers(variant: PreTrainedModel) -> dict[str, torch.Tensor] | None:
+    """The tensors of a variant, with copies of those that one layer shares with an earlier one.
+
+    None if no layers share tensors.
+    """
+    addresses: set[int] = set()
+    shared_addresses: set[int] = set()
+    for layer in layers_of(variant):
+        layer_addresses = {tensor.data_ptr() for tensor in layer.state_dict().values()}
+        shared_addresses |= layer_addresses & addresses
+        addresses |= layer_addresses
+    if not shared_addresses:
+        return None
+    tensors: dict[str, torch.Tensor] = {}
+    for name, tensor in variant.state_dict().items():
+        tensors[name] = tensor.clone() if tensor.data_ptr() in shared_addresses else tensor
+    return tensors
 
 
 def save_checked(
@@ -210,8 +234,17 @@ def _check_request(base: PreTrainedModel, source: BaseSource, form: str, target:
     if target.is_dir() and any(target.iterdir()) and not (target / RECORD).is_file():
         raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
     if form == "gguf":
-        has_donors = bool(source.plan.get("replacements"))
-        check_cut(source.variant, source.manifest["source"], source.plan["kind"], has_donors)
+        additions = ""
+        if source.plan.get("replacements"):
+            additions = "layers of other models"
+        elif any(_is_damped(edit) for edit in source.plan["units"]):
+            additions = "damped layers"
+        check_cut(source.variant, source.manifest["source"], source.plan["kind"], additions)
+
+
+def _is_damped(name: str) -> bool:
+    edit = parse_edit(name)
+    return isinstance(edit, Repetition) and edit.is_damped
 
 
 def _copy_carried_files(base_folder: Path, target: Path) -> None:
@@ -280,7 +313,8 @@ def _zero_removed_sublayers(
 
     It adds zero to the stream, as the module that stands in for a removed sub-layer does.
     """
-    base_layers = [layers_of(base)[layer_index] for layer_index in kept_layers(base, plan["units"])]
+    sources = source_layers(base, plan["units"])
+    base_layers = [layers_of(base)[layer_index] for layer_index in sources]
     layer_pairs = zip(layers_of(variant), base_layers, strict=True)
     for position, (layer, base_layer) in enumerate(layer_pairs):
         for name, module in list(layer.named_children()):
@@ -306,10 +340,10 @@ def _write_documents(
     source: BaseSource, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
 ) -> None:
     """Write the card, the recipe for mergekit and the record of what was exported."""
-    kept = kept_layers(base, source.plan["units"])
+    kept = source_layers(base, source.plan["units"])
     removed_sublayers = _list_removed_sublayers(base, source.plan["units"], kept)
     has_zeroed_sublayers = form == "stock" and bool(removed_sublayers)
-    facts = _collect_facts(source, folder, base, variant, form, kept, has_zeroed_sublayers)
+    facts = _collect_facts(source, folder, base, variant, form, has_zeroed_sublayers)
     (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
     if form != "gguf":
         recipe = render_recipe(facts, removed_sublayers)
@@ -331,13 +365,13 @@ def _collect_facts(
     base: PreTrainedModel,
     variant: PreTrainedModel,
     form: str,
-    kept: Sequence[int],
     has_zeroed_sublayers: bool,
 ) -> Facts:
     """What the card says of an export whose weights are in `folder`."""
     n_layers = len(layers_of(base))
     base_config = text_config(base)
     base_file = Path(source.manifest["source"])
+    special_modules = modeling_lamina.describe(variant)
     weights_files = [file for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)]
     return Facts(
         **vars(source),
@@ -345,14 +379,15 @@ def _collect_facts(
         n_base_parameters=sum(tensor.numel() for tensor in weights_and_patches(base)),
         n_parameters=sum(tensor.numel() for tensor in weights_and_patches(variant)),
         removed_runs=find_runs(source.plan["units"], n_layers),
-        has_patches=bool(modeling_lamina.describe(variant)["patches"]),
+        has_patches=bool(special_modules["patches"]),
         has_zeroed_sublayers=has_zeroed_sublayers,
         base_metadata=_read_card_metadata(Path(source.manifest["path"])),
         has_lookahead_heads=bool(getattr(base_config, "num_nextn_predict_layers", 0)),
         base_class=auto_class(base.config).__name__,
         vllm_obstacle=_explain_vllm_obstacle(variant),
         family=base_config.model_type,
-        kept_layers=kept,
+        visits=list_visits(steps_of(base, source.plan["units"])),
+        has_damped_layers=bool(special_modules["damped"]),
         layer_kinds=kinds_by_layer(base_config, n_layers),
         base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
         weights_bytes=_count_bytes(weights_files),

@@ -211,11 +211,11 @@ class _KeptStreams:
     def _model_from_layer(self, model: PreTrainedModel, first_layer: float) -> PreTrainedModel:
         """A copy of the model without the layers before `first_layer`, which shares its weights."""
         from lamina.models.boundary import share_weights
-        from lamina.models.surgery import remove_units
+        from lamina.models.surgery import apply_edits
 
         if first_layer not in self._models_from_layer:
             shortened_model = share_weights(model)
-            remove_units(
+            apply_edits(
                 shortened_model, [str(layer_index) for layer_index in range(int(first_layer))]
             )
             self._models_from_layer[first_layer] = shortened_model

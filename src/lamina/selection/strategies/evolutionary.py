@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import donor_of, replacement_unit
+from lamina.models.units import Replacement, is_removal, parse_unit
 from lamina.options.entry import Filled, option, seed_option
 from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
@@ -222,29 +222,26 @@ class Mutations:
         for _ in range(DRAWS_PER_CHILD * n_children):
             if len(children) == n_children:
                 break
-            present_units = [unit for unit in self.units if unit not in parent.removed]
+            present_units = [unit for unit in self.units if unit not in parent.edits]
             if self.donors and present_units and self.generator.integers(2):
                 units = self._exchange_donor(parent, present_units)
             else:
                 units = self._swap_removed(parent, present_units)
-            if units != parent.removed:
+            if units != parent.edits:
                 children[Candidate(units)] = None
         return list(children)
 
     def _exchange_donor(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one present layer replaced by a donor's, or put back."""
-        unit = self.generator.choice(present_units)
-        donor = self.generator.choice(["", *self.donors])
-        replaced_before = {
-            other for other in parent.removed if donor_of(other) and other.split(".")[0] == unit
-        }
-        new_units = {replacement_unit(unit, donor)} if donor else set()
-        return (parent.removed - replaced_before) | new_units
+        layer = int(self.generator.choice(present_units))
+        donor = str(self.generator.choice(["", *self.donors]))
+        other_units = frozenset(unit for unit in parent.edits if parse_unit(unit)[0] != layer)
+        return other_units | {str(Replacement(layer, donor, layer))} if donor else other_units
 
     def _swap_removed(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one to three removed ones exchanged for present ones."""
-        replacements = {unit for unit in parent.removed if donor_of(unit)}
-        removed_units = sorted(parent.removed - replacements)
+        replacements = {unit for unit in parent.edits if not is_removal(unit)}
+        removed_units = sorted(parent.edits - replacements)
         drawn_swaps = self.generator.integers(1, 4, size=2).tolist()
         n_swaps = min(*drawn_swaps, len(removed_units), len(present_units))
         shuffled_removed = self.generator.permutation(removed_units).tolist()
@@ -257,5 +254,5 @@ class Mutations:
         ]
         units = frozenset(self.prices.take_enough(order, self.size))
         # A layer that is removed is not replaced as well.
-        kept_replacements = {unit for unit in replacements if unit.split(".")[0] not in units}
+        kept_replacements = {unit for unit in replacements if str(parse_unit(unit)[0]) not in units}
         return units | kept_replacements

@@ -62,7 +62,7 @@ def find(
     candidates = _list_candidates(units)
     search.select_best(candidates, 1, 0)
     set_losses, _ = search.trials.measure_losses(candidates, search.sample_indices)
-    unit_sets = [candidate.removed for candidate in candidates]
+    unit_sets = [candidate.edits for candidate in candidates]
     single_effects, pair_effects = estimate_effects(
         dict(zip(unit_sets, set_losses, strict=True)), units
     )

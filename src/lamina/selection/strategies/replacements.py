@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.models.units import donor_of, parse_unit, replacement_unit
+from lamina.models.units import Replacement, is_removal, parse_edit, parse_unit
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import iterative
 
@@ -15,8 +15,14 @@ def units(
     removable: Sequence[str], removed: Sequence[str], other_models: Sequence[str]
 ) -> list[str]:
     """The units of a step: those that may be removed, and their replacements by donors' layers."""
-    swaps = [replacement_unit(unit, name) for unit in removable for name in other_models]
+    swaps = [replace_layer(unit, name) for unit in removable for name in other_models]
     return [*removable, *(swap for swap in swaps if swap not in removed)]
+
+
+def replace_layer(unit: str, donor: str) -> str:
+    """The edit by which a donor's layer of the same index runs instead of a layer."""
+    layer = int(unit)
+    return str(Replacement(layer, donor, layer))
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
@@ -25,11 +31,13 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     The least relevant layer is removed. The best replacement of another layer is made if it
     improves the model that `previous` leaves. This is measured with no other change.
     """
-    ranked_removals = [entry for entry in step.ranked if not donor_of(entry.unit)]
+    ranked_removals = [entry for entry in step.ranked if is_removal(entry.unit)]
     plan = iterative.choose(request, replace(step, ranked=ranked_removals), previous)
-    removed_layers = {parse_unit(unit)[0] for unit in plan.units if not donor_of(unit)}
+    removed_layers = {parse_unit(unit)[0] for unit in plan.units if is_removal(unit)}
     obsolete_swaps = [
-        unit for unit in plan.units if donor_of(unit) and parse_unit(unit)[0] in removed_layers
+        unit
+        for unit in plan.units
+        if not is_removal(unit) and parse_unit(unit)[0] in removed_layers
     ]
     plan = _without_units(plan, obsolete_swaps)
     best_swap = next(
@@ -51,7 +59,7 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
 def _may_swap(entry: ScoredUnit, request: PlanRequest, removed_layers: set[int]) -> bool:
     """Whether a unit is a replacement of a present and unprotected layer, and has a score."""
     return (
-        bool(donor_of(entry.unit))
+        not is_removal(entry.unit)
         and parse_unit(entry.unit)[0] not in removed_layers
         and request.is_removable(entry.unit)
         and entry.score is not None
@@ -60,7 +68,8 @@ def _may_swap(entry: ScoredUnit, request: PlanRequest, removed_layers: set[int])
 
 def with_records(plan: Plan, records: Mapping[str, Mapping[str, Any]]) -> Plan:
     """The plan with the records of its donors, and of the models that these are merged from."""
-    donor_names = {donor_of(unit) for unit in plan.units if donor_of(unit)}
+    edits = map(parse_edit, plan.units)
+    donor_names = {edit.donor for edit in edits if isinstance(edit, Replacement)}
     for name in list(donor_names):
         donor_names |= set(records[name].get("of", ()))
     return replace(plan, replacements={name: dict(records[name]) for name in sorted(donor_names)})
