@@ -129,6 +129,18 @@ OUT_OF_BOUNDS = [
         ["-1 is named twice"],
         below=".layers",
     ),
+    Refused(
+        "selectors.accuracy",
+        {"strategy": "given", "layers": [7], "edits": ["3-2x2"]},
+        ["'3-2x2' repeats nothing", "'2-3x2'"],
+        below=".edits",
+    ),
+    Refused(
+        "selectors.accuracy",
+        {"strategy": "given", "layers": [7], "edits": ["6-7x2"]},
+        ["'7' and '6-7x2' both change layer 7"],
+        below=".edits",
+    ),
     Refused("repairs.ghost.ridge", -1, ["-1", "validated, or a number of at least 0"]),
     Refused("repairs.ghost.ridge", "valid", ["'valid'", "validated"]),
     Refused("healings.lora.dropout", 1, ["1", "of at least 0 and below 1"]),

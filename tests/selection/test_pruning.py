@@ -78,6 +78,11 @@ def test_given_layers_go_in_their_order_whole_or_in_part() -> None:
     assert given.choose(both, NO_EVIDENCE, EMPTY_PLAN).units == ["4.attention", "4.mlp"]
 
 
+def test_given_edits_are_made_at_every_size() -> None:
+    request = replace(request_plan(1), given_layers=(4, 0), given_edits=("1-2x2",))
+    assert given.choose(request, NO_EVIDENCE, EMPTY_PLAN).units == ["4", "1-2x2"]
+
+
 def test_iterative_adds_the_least_relevant_unit_to_the_previous_plan() -> None:
     next_evidence = evidence_of(
         ("1", 0.05), ("3", 0.2), current_accuracy=0.8, accuracies={"1": 0.75}

@@ -32,6 +32,7 @@ _ABSENT_OPTIONS: Mapping[str, Any] = {
     "donors": (),
     "periods": "any",
     "layers": (),
+    "edits": (),
     "sets": (),
 }
 Combine = Literal["mean", "worst"]
@@ -148,6 +149,8 @@ class Selector(Choice):
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
     SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
+    # Whether it runs layers again or elsewhere, and does not only remove units.
+    MOVES: ClassVar[bool] = False
     # Whether it reads a sweep.
     SWEEPS: ClassVar[bool] = False
     # Whether it goes on from the plan with one unit less.
@@ -188,6 +191,7 @@ class Selector(Choice):
         donors: Sequence[str]
         periods: str
         layers: Sequence[int]
+        edits: Sequence[str]
         sets: Sequence[Sequence[int]]
 
     @classmethod

@@ -101,6 +101,7 @@ def choose_plan(
         layer_kinds=layer_kinds,
         attention_share=attention_share,
         given_layers=selector.layers,
+        given_edits=selector.edits,
     )
     previous = previous or empty_plan(selector, keys)
     if replacements:

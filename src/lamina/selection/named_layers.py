@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from lamina.errors import LaminaError
+from lamina.models.units import check_edits
 from lamina.options.selectors import Selector
 
 
 def check_named_layers(name: str, selector: Selector, model: str, n_layers: int) -> None:
-    """Refuse layers by number that the model does not have, or that are named twice.
+    """Refuse layers by number that the model does not have, or that are named or changed twice.
 
     name, model: The names of the selector and of the model.
 
@@ -27,6 +28,11 @@ def check_named_layers(name: str, selector: Selector, model: str, n_layers: int)
                     f"{entry_key}: {index} is named twice, or is protected. Name each layer "
                     "that goes once, and leave it out of `protect`."
                 )
+    removed = [str(index % n_layers) for index in selector.layers]
+    try:
+        check_edits([*removed, *selector.edits], n_layers)
+    except LaminaError as error:
+        raise LaminaError(f"selectors.{name}.edits: {error}") from error
 
 
 def _check_layers(entry_key: str, layers: Sequence[int], model: str, n_layers: int) -> None:

@@ -98,7 +98,9 @@ class Portfolio(Selector):
     def _check_members(self) -> Self:
         of_layers = [kind.title() for kind in Selector.kinds() if kind.CAPTURED or kind.PROPOSES]
         searching = [
-            kind.title() for kind in Selector.kinds() if kind.SEARCHES and kind is not type(self)
+            kind.title()
+            for kind in Selector.kinds()
+            if kind.SEARCHES and not kind.MOVES and kind is not type(self)
         ]
         metrics = [
             name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")

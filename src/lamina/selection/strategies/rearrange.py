@@ -1,0 +1,168 @@
+"""The same number of layers, used otherwise: layers change places, one runs twice for another.
+
+Layers are removed one by one. Before the first removal and after each, layers are exchanged. At each
+size that is asked for, some more are removed and as many run again. What gains nothing on the
+choosing documents is not done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import model_validator
+
+from lamina.engine.candidates import Candidate
+from lamina.models.units import Exchange, Repetition, parse_edit
+from lamina.options.entry import option, seed_option
+from lamina.options.explain import invalid
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, held_back_option, metric_option
+
+if TYPE_CHECKING:
+    from lamina.selection.rounds import Round, SearchSpace
+    from lamina.selection.trials import Search
+
+
+class Rearrange(Selector):
+    """Removes layers greedily, exchanges layers, and removes more of them to run others twice.
+
+    Each move is the best of all by the loss on the choosing documents. The winner is measured on
+    the others: that loss is not the least of many.
+    """
+
+    SEARCHES = True
+    MOVES = True
+    CHOICE = (
+        "layers were removed greedily, exchanged, or run twice for others, by the loss of the whole "
+        "model"
+    )
+
+    strategy: Literal["rearrange"] = "rearrange"
+    metric: MetricName = metric_option()
+    moves: int = option("Most moves of one kind after a removal.", 2, ge=0)
+    reach: int = option("How far apart two layers may be that are exchanged.", 4, ge=1)
+    longest: int = option("Most layers of a block that runs twice.", 1, ge=1)
+    damped: bool = option("Whether layers that run twice are damped (arXiv 2605.23872).", False)
+    width: int = option(
+        "Of the layers whose removal, and of the blocks whose repetition costs least, so many are "
+        "tried together.",
+        4,
+        ge=1,
+    )
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Self:
+        if self.units != "layer":
+            raise invalid(
+                f"'{self.units}' does not go with strategy 'rearrange', which moves whole layers. "
+                "Write units: layer.",
+                "units",
+            )
+        return self
+
+
+def find(
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Rearrange
+) -> dict[int, Candidate]:
+    """The best edits of each size; `units` are the layers that may be changed."""
+    exchanges = _list_exchanges(units, options)
+
+    def list_exchanged(current: Candidate, size: int) -> list[Candidate]:
+        return _add_edits(current, exchanges)
+
+    def list_traded(current: Candidate, size: int) -> list[Candidate]:
+        return _trade_layers(search, current, units, size, options)
+
+    current = _make_moves(search, Candidate(), 0, list_exchanged, options)
+    best_by_size: dict[int, Candidate] = {}
+    for size in range(1, max(sizes) + 1):
+        [current] = search.select_best(_add_edits(current, units), 1, size)
+        current = _make_moves(search, current, size, list_exchanged, options)
+        if size in sizes:
+            best_by_size[size] = _make_moves(search, current, size, list_traded, options)
+    return best_by_size
+
+
+def _make_moves(
+    search: Search,
+    current: Candidate,
+    size: int,
+    list_moved: Callable[[Candidate, int], list[Candidate]],
+    options: Rearrange,
+) -> Candidate:
+    """A candidate after moves of one kind, each of which lowers its loss most."""
+    for _ in range(options.moves):
+        moved = list_moved(current, size)
+        if not moved:
+            break
+        [best] = search.select_best(moved, 1, size, "moved")
+        losses, _ = search.trials.measure_losses([current, best], search.sample_indices)
+        current_loss, best_loss = losses.mean(axis=1)
+        if best_loss >= current_loss:
+            break
+        current = best
+    return current
+
+
+def _add_edits(current: Candidate, edits: Sequence[str]) -> list[Candidate]:
+    """The candidate with each edit that changes none of the layers that it has changed."""
+    return [current.without(edit) for edit in edits if current.has_room_for(edit)]
+
+
+def _trade_layers(
+    search: Search, current: Candidate, units: Sequence[str], size: int, options: Rearrange
+) -> list[Candidate]:
+    """The candidate with a block that runs again, and with as many layers less.
+
+    Only the repetitions and the removals that cost least alone are combined.
+    """
+    removals = _add_edits(current, units)
+    removals = search.select_best(removals, options.width, size, "removed")
+    repetitions = _add_edits(current, _list_repetitions(units, options))
+    repetitions = search.select_best(repetitions, options.width, size, "repeated")
+    added_removals = [edit for removal in removals for edit in removal.edits - current.edits]
+    trades: list[Candidate] = []
+    for repetition in repetitions:
+        [block] = [parse_edit(edit) for edit in repetition.edits - current.edits]
+        for removed in combinations(added_removals, len(block.layers)):
+            if all(repetition.has_room_for(edit) for edit in removed):
+                trades.append(repetition.without(*removed))
+    return trades
+
+
+def _list_repetitions(units: Sequence[str], options: Rearrange) -> list[str]:
+    """All blocks of neighbours up to the longest one, run twice."""
+    layers = {int(unit) for unit in units}
+    repetitions: list[str] = []
+    for first in sorted(layers):
+        for last in range(first, first + options.longest):
+            if layers.issuperset(range(first, last + 1)):
+                repetitions.append(str(Repetition(first, last, 2, options.damped)))
+    return repetitions
+
+
+def _list_exchanges(units: Sequence[str], options: Rearrange) -> list[str]:
+    """All pairs of layers that are near each other, exchanged."""
+    pairs = combinations(sorted(int(unit) for unit in units), 2)
+    near_pairs = [pair for pair in pairs if pair[1] - pair[0] <= options.reach]
+    return [str(Exchange(*pair)) for pair in near_pairs]
+
+
+def foresee_rounds(space: SearchSpace, options: Rearrange) -> Iterator[Round]:
+    """The removals and moves of all sizes, if every move gains."""
+    from lamina.selection.rounds import Round
+
+    repetitions = _list_repetitions(space.units, options)
+    exchanges = _list_exchanges(space.units, options)
+    yield Round([Candidate()], 1.0)
+    for size in range(max(space.sizes) + 1):
+        current = Candidate(frozenset(space.units[:size]))
+        yield Round(_add_edits(current, space.units), 1.0)
+        for _ in range(options.moves):
+            yield Round(_add_edits(current, exchanges), 1.0)
+            if size in space.sizes:
+                yield Round(_add_edits(current, [*space.units, *repetitions]), 1.0)

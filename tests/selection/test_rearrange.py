@@ -1,0 +1,112 @@
+"""Rearranged layers: what was planted in a model is found, and sizes and moves are as declared."""
+
+import numpy as np
+import torch
+
+from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep
+from lamina.engine.candidates import Candidate
+from lamina.models.units import parse_edit
+from lamina.options.selectors import Selector
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.plans import UnitPrices
+from lamina.selection.rounds import SearchSpace
+from lamina.selection.strategies import rearrange
+from lamina.selection.trials import Search, Trials
+from tests.given import tiny
+from tests.given.edited_models import hold_path
+from tests.selection.examples import N_SAMPLES, UNITS, toy_search
+
+N_TEXTS = 16
+LENGTH = 48
+
+
+def options(**settings: object) -> rearrange.Rearrange:
+    made = Selector.from_options({"strategy": "rearrange", "metric": "perplexity", **settings})
+    assert isinstance(made, rearrange.Rearrange)
+    return made
+
+
+def texts_written_by(model: torch.nn.Module) -> list[Sample]:
+    """Texts that a model draws from its own distribution, so that it has the least loss on them."""
+    torch.manual_seed(0)
+    first_tokens = tiny.tokens(N_TEXTS, 1, seed=5)
+    written = model.generate(  # type: ignore[operator]
+        first_tokens,
+        do_sample=True,
+        top_k=0,
+        max_new_tokens=LENGTH,
+        eos_token_id=None,
+        pad_token_id=3,
+    )
+    samples: list[Sample] = []
+    for index, token_ids in enumerate(written.tolist()):
+        row = Row(tuple(token_ids[:1]), tuple(token_ids[1:]), LENGTH)
+        samples.append(Sample(index, "text", 0, (row,), ""))
+    return samples
+
+
+def test_exchanged_layers_are_put_right_and_a_duplicate_is_removed() -> None:
+    original = tiny.model("llama")
+    samples = texts_written_by(original)
+    planted = hold_path(original, [0, 3, 2, 1, 4, 4])
+    lengths = np.full(N_TEXTS, LENGTH)
+    with sweep.open_session(planted, samples, 4000, outputs=False) as session:
+        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
+        search = Search("rearrange", trials, np.arange(N_TEXTS), lengths)
+        found = rearrange.find(search, [str(layer) for layer in range(6)], [1], options())
+
+    assert found[1].edits in ({"1<>3", "4"}, {"1<>3", "5"})
+
+
+class DepthLosses:
+    """Every layer of ten costs its number if it is removed; layer 6 gains 20 if it runs twice."""
+
+    def measure_losses(self, candidates: list[Candidate], sample_indices: object) -> np.ndarray:
+        losses: list[float] = []
+        for candidate in candidates:
+            removed = [edit for edit in candidate.edits if edit.isdigit()]
+            gain = 20 * ("6x2" in candidate.edits)
+            losses.append(50 + sum(map(int, removed)) - gain)
+        return np.repeat(np.array(losses)[:, None], N_SAMPLES, axis=1)
+
+
+def test_a_layer_that_runs_twice_is_paid_by_one_that_goes() -> None:
+    found = rearrange.find(toy_search(DepthLosses()), UNITS, [1, 3], options())
+
+    assert found[1].edits == {"0", "1", "6x2"}
+    assert found[3].edits == {"0", "1", "2", "3", "6x2"}
+    prices = UnitPrices()
+    assert [prices.size_of(candidate.edits) for candidate in found.values()] == [1, 3]
+
+
+def test_blocks_are_paid_by_as_many_layers() -> None:
+    class BlockLosses(DepthLosses):
+        def measure_losses(self, candidates: list[Candidate], sample_indices: object) -> np.ndarray:
+            losses = super().measure_losses(candidates, sample_indices)
+            gains = [20.0 * ("6-7x2~" in candidate.edits) for candidate in candidates]
+            return losses - np.array(gains)[:, None]
+
+    found = rearrange.find(toy_search(BlockLosses()), UNITS, [1], options(longest=2, damped=True))
+    assert found[1].edits == {"0", "1", "2", "6-7x2~"}
+
+
+def test_only_layers_that_may_change_are_moved() -> None:
+    units = ["1", "2", "5", "6"]
+    search = toy_search(DepthLosses())
+    rearrange.find(search, units, [1], options(longest=2))
+    changed: set[int] = set()
+    for row in search.rows:
+        for edit in row["units"]:
+            changed.update(parse_edit(edit).layers)
+    assert changed == {1, 2, 5, 6}
+
+
+def test_the_forecast_measures_no_fewer_sets_than_the_search() -> None:
+    search = toy_search(DepthLosses())
+    rearrange.find(search, UNITS, [1, 3], options())
+    measured = {frozenset(row["units"]) for row in search.rows}
+    space = SearchSpace(UNITS, [1, 3], UnitPrices(), 100.0)
+    rounds = list(rearrange.foresee_rounds(space, options()))
+    foreseen = sum(len(a_round.candidates) for a_round in rounds)
+    assert 0.7 * len(measured) <= foreseen <= 2 * len(measured)
