@@ -184,6 +184,12 @@ def describe_moves(edits: Iterable[str]) -> str:
     return ", ".join(phrases)
 
 
+def replace_layer(unit: str, donor: str) -> str:
+    """The edit by which a donor's layer of the same index runs instead of a layer."""
+    layer = int(unit)
+    return str(Replacement(layer, donor, layer))
+
+
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
     """The units of one kind that are not removed, from the first layer on.
 

@@ -13,10 +13,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
-from lamina.models.units import all_units, list_steps, list_visits
+from lamina.models.units import all_units, list_steps, list_visits, replace_layer
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
-from lamina.selection.strategies.replacements import replace_layer
 
 BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 HELD_OUT = 0.2  # of the samples of a fit

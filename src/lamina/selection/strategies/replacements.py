@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lamina.models.units import Replacement, is_removal, parse_edit, parse_unit
+from lamina.models.units import Replacement, is_removal, parse_edit, parse_unit, replace_layer
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
 from lamina.selection.strategies import iterative
 
@@ -17,12 +17,6 @@ def units(
     """The units of a step: those that may be removed, and their replacements by donors' layers."""
     swaps = [replace_layer(unit, name) for unit in removable for name in other_models]
     return [*removable, *(swap for swap in swaps if swap not in removed)]
-
-
-def replace_layer(unit: str, donor: str) -> str:
-    """The edit by which a donor's layer of the same index runs instead of a layer."""
-    layer = int(unit)
-    return str(Replacement(layer, donor, layer))
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
