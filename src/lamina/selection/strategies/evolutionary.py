@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import Replacement, is_removal, parse_unit
+from lamina.models.units import is_removal, parse_unit, replace_layer
 from lamina.options.entry import Filled, option, seed_option
 from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
@@ -233,10 +233,12 @@ class Mutations:
 
     def _exchange_donor(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one present layer replaced by a donor's, or put back."""
-        layer = int(self.generator.choice(present_units))
+        unit = str(self.generator.choice(present_units))
         donor = str(self.generator.choice(["", *self.donors]))
-        other_units = frozenset(unit for unit in parent.edits if parse_unit(unit)[0] != layer)
-        return other_units | {str(Replacement(layer, donor, layer))} if donor else other_units
+        other_units = frozenset(
+            other for other in parent.edits if parse_unit(other)[0] != int(unit)
+        )
+        return other_units | {replace_layer(unit, donor)} if donor else other_units
 
     def _swap_removed(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one to three removed ones exchanged for present ones."""
