@@ -502,7 +502,7 @@ SELECTOR_MISMATCHES = [
         "strategy: deepest, seed: 3",
         [
             "seed: 3 does not go with strategy 'deepest'",
-            "evolutionary, iterative, pairwise, portfolio or random",
+            "evolutionary, iterative, pairwise, portfolio, random or rearrange",
         ],
     ),
     (
