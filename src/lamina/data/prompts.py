@@ -10,10 +10,11 @@ of its HFLM that decide a number, these are different here (theirs in brackets):
 - a question is never among its own examples (it may be); all other examples are those of lm-eval.
 
 These are the same: `fewshot_as_multiturn` (True), `system_instruction` (None) and
-`chat_template_args` (none), which are keys of the model; `fewshot_random_seed` (1234: `fewshot_seed`), `gen_kwargs`
-(none), `bootstrap_iters` (100,000), `max_gen_toks` (256), `add_bos_token` (as the tokenizer does),
-`prefix_token_id` (BOS, else EOS), `max_length` (what config.json says, else what the tokenizer
-says, else 2048) and `truncation` (False: what is longer loses its oldest tokens).
+`chat_template_args` (none), which are keys of the model; `fewshot_random_seed` (1234), which is the
+key `fewshot_seed` of a task; `gen_kwargs` (none), `bootstrap_iters` (100,000), `max_gen_toks` (256),
+`add_bos_token` (as the tokenizer does), `prefix_token_id` (BOS, else EOS), `max_length` (what
+config.json says, else what the tokenizer says, else 2048) and `truncation` (False: what is longer
+loses its oldest tokens).
 """
 
 import random

@@ -54,7 +54,8 @@ class Candidate:
 
     def has_room_for(self, edit: str) -> bool:
         """Whether an edit changes no layer that this candidate has changed."""
-        return self.with_layer_changed(edit).edits == self.edits | {edit} != self.edits
+        changed_layers = set(parse_edit(edit).layers)
+        return all(changed_layers.isdisjoint(parse_edit(other).layers) for other in self.edits)
 
     def with_layer_changed(self, edit: str) -> "Candidate":
         """This candidate with an edit, and without those that change the same layers."""

@@ -12,7 +12,6 @@ the model's own masks; if that does too, the model is refused.
 import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -180,7 +179,8 @@ class Proof:
             distances = _measure_distances(
                 session, [self.short_sample], list(map(_remove_layers, removals)), expected_logits
             )
-            distance, removal = max(zip(distances, removals, strict=True), key=itemgetter(0))
+            distance = max(distances)
+            removal = removals[distances.index(distance)]
             if distance > self.tolerance:
                 without = "".join(f"without layer {layer}, " for layer in removal)
                 return (

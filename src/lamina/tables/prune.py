@@ -16,7 +16,8 @@ PLANS = Table(
         ),
         "edit": Column(
             "string",
-            "Kind of an edit that removes nothing: repetition, exchange or replacement; null for a removal.",
+            "Kind of an edit that removes nothing: repetition, exchange or replacement; null for a "
+            "removal.",
         ),
         "position": Column("int64", "Place in the order of removal, from 1."),
         "score": Column(
