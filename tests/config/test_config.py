@@ -275,7 +275,10 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(share: str, count: in
     ],
 )
 def test_the_largest_removal_of_eight_layers(options: RawConfig, largest: int) -> None:
-    assert selectors.Selector.from_options(options).largest_removal(8) == largest
+    selector = selectors.Selector.from_options(options)
+
+    assert selector.largest_removal(8) == largest
+    assert selector.allowed_sizes(8) == range(1, largest + 1)
 
 
 @pytest.mark.parametrize(

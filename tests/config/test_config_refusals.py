@@ -9,6 +9,7 @@ import yaml
 
 from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
+from lamina_workflow.study.requests import list_variants
 from tests.given.configurations import (
     RawConfig,
     minimal_config,
@@ -131,6 +132,18 @@ OUT_OF_BOUNDS = [
     ),
     Refused(
         "selectors.accuracy",
+        {"strategy": "given", "layers": []},
+        ["[] is not allowed without `edits`", "such as [7, 3]"],
+        below=".layers",
+    ),
+    Refused(
+        "selectors.accuracy",
+        {"strategy": "given", "layers": [7], "edits": ["2-3x2"], "units": "mlp"},
+        ["edits move whole layers", "units: both"],
+        below=".edits",
+    ),
+    Refused(
+        "selectors.accuracy",
         {"strategy": "given", "layers": [7], "edits": ["3-2x2"]},
         ["'3-2x2' repeats nothing", "'2-3x2'"],
         below=".edits",
@@ -154,7 +167,8 @@ OUT_OF_BOUNDS = [
     Refused("benchmarks.efficiency.batch", [], ["[]", "with at least one entry"]),
     Refused("benchmarks.efficiency.prompt", [64, 0], ["0", "at least 1"]),
     Refused("report", {"keep": "950%"}, ["'950%'", "up to 1"], below=".keep"),
-    Refused("studies.prune.removed", [0], ["0", "at least 1", "25%"], below="[0]"),
+    Refused("studies.prune.removed", [0.5], ["0.5", "3, 0 or -2", "25%"], below="[0]"),
+    Refused("studies.prune.removed", ["-25%"], ["'-25%'", "25%"], below="[0]"),
     Refused("studies.prune.removed", [1, "a few"], ["'a few'", "25%"], below="[1]"),
     Refused("studies.prune.removed", ["0%"], ["'0%'", "25%"], below="[0]"),
     Refused("studies.prune.removed", "some", ["'some'", "a list such as"]),
@@ -429,6 +443,63 @@ def test_more_layers_than_can_be_removed_are_refused(
     assert message.startswith("studies.prune.removed: ")
     for word in words:
         assert word in message
+
+
+ONLY_REMOVES = ["which only removes", "Write at least 1", "strategy given", "rearrange"]
+
+
+@pytest.mark.parametrize("model", ["small", "hub"])  # of the second the depth is unknown
+@pytest.mark.parametrize(
+    ("selector", "size", "words"),
+    [
+        ({"metric": "cosine"}, 0, ["0 is no size of selector 'moving'", *ONLY_REMOVES]),
+        ({"strategy": "deepest"}, -2, ["-2 is no size of selector 'moving'", *ONLY_REMOVES]),
+        ({"strategy": "given", "layers": [7, 6]}, 0, ONLY_REMOVES),
+        ({"strategy": "given", "layers": [7, 6], "edits": ["2-3x2", "4<>5"]}, -3, ["-2 to 0"]),
+        ({"strategy": "given", "edits": ["2-3x3"]}, -3, ["Write -4."]),
+        ({"strategy": "given", "edits": ["2-3x3"]}, 1, ["Write -4."]),
+        ({"strategy": "rearrange", "metric": "perplexity"}, -1, ["-1 is no size", "Write 0 to "]),
+        ({"strategy": "rearrange", "metric": "perplexity", "moves": 0}, 0, ONLY_REMOVES),
+    ],
+)
+def test_a_size_that_a_selector_has_for_no_model_is_refused(
+    root: Path, model: str, selector: RawConfig, size: int, words: list[str]
+) -> None:
+    study = {
+        "models": [model],
+        "calibrations": ["recall"],
+        "selectors": ["moving"],
+        "removed": [size],
+    }
+
+    message = refusal(root, {"selectors.moving": selector, "studies.prune": study})
+
+    assert message.startswith("studies.prune.removed: ")
+    for word in words:
+        assert word in message
+
+
+def test_sizes_at_and_below_zero_go_with_strategies_that_move_layers(root: Path) -> None:
+    selectors = {
+        "twice": {"strategy": "given", "edits": ["2-3x2", "4<>5"]},
+        "less": {"strategy": "given", "layers": [7, 6, 1], "edits": ["2-3x2"]},
+        "otherwise": {"strategy": "rearrange", "metric": "perplexity"},
+    }
+    study = {"models": ["small"], "calibrations": ["recall"]}
+    studies = {
+        "twice": {**study, "selectors": ["twice"], "removed": [-2]},
+        "less": {**study, "selectors": ["less"], "removed": [-2, -1, 0, 1]},
+        "otherwise": {**study, "selectors": ["otherwise"], "removed": [0, 3, "25%"]},
+    }
+
+    config = load_configuration(configure({"selectors": selectors, "studies": studies}), root)
+
+    sizes = {(variant.selector, variant.removed) for variant in list_variants(config)}
+    assert sizes == {
+        ("twice", -2),
+        *(("less", size) for size in (-2, -1, 0, 1)),
+        *(("otherwise", size) for size in (0, 2, 3)),
+    }
 
 
 FORTY_LAYERS_OF_A_HUB_MODEL = {"studies.prune.models": ["hub"], "studies.prune.removed": [40]}

@@ -78,9 +78,22 @@ def test_given_layers_go_in_their_order_whole_or_in_part() -> None:
     assert given.choose(both, NO_EVIDENCE, EMPTY_PLAN).units == ["4.attention", "4.mlp"]
 
 
-def test_given_edits_are_made_at_every_size() -> None:
-    request = replace(request_plan(1), given_layers=(4, 0), given_edits=("1-2x2",))
-    assert given.choose(request, NO_EVIDENCE, EMPTY_PLAN).units == ["4", "1-2x2"]
+@pytest.mark.parametrize(
+    ("size", "units"),
+    [
+        (-2, ["1-2x2"]),
+        (-1, ["4", "1-2x2"]),
+        (0, ["4", "0", "1-2x2"]),
+        (1, ["4", "0", "5", "1-2x2"]),
+    ],
+)
+def test_given_edits_are_made_at_every_size_and_paid_by_layers(size: int, units: list[str]) -> None:
+    request = replace(request_plan(size), given_layers=(4, 0, 5), given_edits=("1-2x2",))
+
+    plan = given.choose(request, NO_EVIDENCE, EMPTY_PLAN)
+
+    assert plan.units == units
+    assert plan.removed == request.prices.size_of(units) == size
 
 
 def test_iterative_adds_the_least_relevant_unit_to_the_previous_plan() -> None:

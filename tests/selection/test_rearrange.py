@@ -80,6 +80,38 @@ def test_a_layer_that_runs_twice_is_paid_by_one_that_goes() -> None:
     assert [prices.size_of(candidate.edits) for candidate in found.values()] == [1, 3]
 
 
+def test_at_size_0_a_layer_runs_twice_and_another_is_removed() -> None:
+    found = rearrange.find(toy_search(DepthLosses()), UNITS, [0, 1], options())
+
+    assert found[0].edits == {"0", "6x2"}
+    assert found[1].edits == {"0", "1", "6x2"}
+    assert UnitPrices().size_of(found[0].edits) == 0
+
+
+def test_at_size_0_the_best_move_is_made_also_if_none_gains() -> None:
+    class PlainLosses(DepthLosses):
+        """Every edit costs; the exchange of layers 3 and 5 costs least."""
+
+        def measure_losses(self, candidates: list[Candidate], sample_indices: object) -> np.ndarray:
+            losses = super().measure_losses(candidates, sample_indices)
+            edits = [candidate.edits for candidate in candidates]
+            costs = [30 * len(edit) - 29 * ("3<>5" in edit) for edit in edits]
+            return losses + np.array(costs)[:, None]
+
+    found = rearrange.find(toy_search(PlainLosses()), UNITS, [0, 1], options())
+
+    assert found[0].edits == {"3<>5"}
+    assert found[1].edits == {"0"}
+
+
+def test_size_0_needs_two_layers_that_may_change_places() -> None:
+    far_apart = [layer for layer in range(8) if layer not in (0, 7)]
+
+    assert options(protect=[0, -1]).allowed_sizes(8) == range(7)
+    assert options(protect=far_apart).allowed_sizes(8) == range(1, 3)
+    assert options(moves=0).allowed_sizes(8) == range(1, 8)
+
+
 def test_blocks_are_paid_by_as_many_layers() -> None:
     class BlockLosses(DepthLosses):
         def measure_losses(self, candidates: list[Candidate], sample_indices: object) -> np.ndarray:

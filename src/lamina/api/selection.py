@@ -40,7 +40,8 @@ def select(
         base: The model.
         calibrations: The samples that choose. Others may follow, for options that name them:
             `also`, `judge`, and `data` of a repair.
-        removed: Sizes: a number of layers, or a share of them such as `"25%"`. All sizes share
+        removed: Sizes: a number of layers, or a share of them such as `"25%"`. Layers that run
+            again count against those removed: 0 is as many layers, otherwise used. All sizes share
             passes, so ask for them together.
         name: What tables and exports call this way to choose; by default its `strategy`.
         repairs: Repairs by name, with the keys of `repairs` in a configuration. A portfolio judges
@@ -52,8 +53,8 @@ def select(
     Returns:
         The pruned models in the order of `removed`, none of them repaired.
 
-    Raises LaminaError if an option is not allowed, a size is too large, or nothing can be chosen
-    (a model at chance has no accuracy to lose).
+    Raises LaminaError if an option or a size is not allowed, or nothing can be chosen (a
+    model at chance has no accuracy to lose).
     """
     if isinstance(calibrations, PreparedCalibration):
         calibrations = [calibrations]
@@ -97,15 +98,15 @@ def _count_removed(entry: int | str, selector: Selector, n_layers: int) -> int:
 
     Raises LaminaError if it is none, or if the selector cannot remove as much.
     """
+    sizes = selector.allowed_sizes(n_layers)
     try:
         size = share_of_layers(check_share(entry), n_layers) if isinstance(entry, str) else entry
     except ValueError:
-        size = 0
-    largest = selector.largest_removal(n_layers)
-    if not 1 <= size <= largest:
+        size = None
+    if size is None or size not in sizes:
         raise LaminaError(
-            f"removed: {entry!r} cannot be removed. Write a number of 1 to {largest}, or a share "
-            f'of the {n_layers} layers such as "25%".'
+            f"removed: {entry!r} cannot be removed. Write a number of {sizes.start} to "
+            f'{sizes.stop - 1}, or a share of the {n_layers} layers such as "25%".'
         )
     return size
 

@@ -60,6 +60,11 @@ class Repetition(NamedTuple):
         """The layers that are changed."""
         return range(self.first, self.last + 1)
 
+    @property
+    def n_extra(self) -> int:
+        """How many more layers run."""
+        return (self.times - 1) * len(self.layers)
+
     def __str__(self) -> str:
         last = "" if self.last == self.first else f"-{self.last}"
         return f"{self.first}{last}x{self.times}{'~' if self.is_damped else ''}"

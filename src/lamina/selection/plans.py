@@ -5,7 +5,7 @@ A plan lists the edits of one selector at one size: the units that it removes, f
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from math import ceil, inf
+from math import ceil, floor, inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ class Plan:
     calibration: str
     selector: str
     removed: int
-    """The size, in layers' worth of units."""
+    """The size, in layers' worth of units: those removed less those that run again."""
     metric: str | None
     strategy: str
     kind: str
@@ -93,12 +93,12 @@ class UnitPrices:
             if isinstance(edit, Removal):
                 total_price += component_shares.get(edit.component, 1.0)
             elif isinstance(edit, Repetition):
-                total_price -= (edit.times - 1) * len(edit.layers)
+                total_price -= edit.n_extra
         return total_price
 
     def size_of(self, units: Iterable[str]) -> int:
         """The largest size that units are enough for."""
-        return int(self.sum_prices(units) + ROUNDING)
+        return floor(self.sum_prices(units) + ROUNDING)
 
     def take_enough(self, ordered_units: Iterable[str], size: float) -> list[str]:
         """The first units of an order that count at least `size`, without those that could stay.

@@ -5,10 +5,15 @@ from pathlib import Path
 
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, manifest, sizes
+from lamina.options.explain import join_words
+from lamina.options.selectors import Selector
 from lamina.selection.named_layers import check_named_layers
 from lamina_workflow.checks import files
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, ReachedSize, Size
+
+MOST_LAYERS = 1000
+"""More than any model has."""
 
 
 def check_removed(
@@ -32,7 +37,7 @@ def check_removed(
     for model in study.models:
         n_layers = config.models[model].layers
         if n_layers is None:
-            _check_unknown_depth(entry_key, study, model)
+            _check_unknown_depth(config, entry_key, study, model)
             continue
 
         checks = RemovalChecks(config, f"{entry_key}.removed", model, n_layers)
@@ -50,11 +55,15 @@ def check_removed(
             if isinstance(entry, Size) and model_sizes is not None:
                 reached = checks.reach_size(selector, entry, model_sizes)
                 config.reached_sizes[model, selector, entry] = reached
+            checks.check_sign(selector, entry)
             checks.check_count(selector, entry)
 
 
-def _check_unknown_depth(entry_key: str, study: Prune, model: str) -> None:
-    """Refuse sizes and shares for a model whose layers are not counted before it is downloaded."""
+def _check_unknown_depth(config: Configuration, entry_key: str, study: Prune, model: str) -> None:
+    """Refuse sizes and shares for a model whose layers are not counted before it is downloaded.
+
+    Sizes that a selector has for no model are refused too.
+    """
     for entry in study.removed:
         if isinstance(entry, Size):
             raise _no_shapes(entry_key, model, entry)
@@ -65,6 +74,9 @@ def _check_unknown_depth(entry_key: str, study: Prune, model: str) -> None:
                 f"number is not known yet. Write `layers: N` in models.{model}, or a number of "
                 "layers here."
             )
+    checks = RemovalChecks(config, f"{entry_key}.removed", model, MOST_LAYERS)
+    for entry, selector in product(study.removed, study.selectors):
+        checks.check_sign(selector, entry)
 
 
 def _no_shapes(entry_key: str, model: str, size: Size) -> LaminaError:
@@ -119,7 +131,7 @@ class RemovalChecks:
         # Whichever units a plan removes, it saves at least what the smallest ones do.
         saved_amounts = accumulate(sorted(saved_by_kind[selector_options.units]), initial=0.0)
         left_amounts = [whole_amount - amount for amount in saved_amounts]
-        largest_removal = selector_options.largest_removal(self.n_layers)
+        largest_removal = max(0, selector_options.allowed_sizes(self.n_layers).stop - 1)
         if left_amounts[largest_removal] > size_limit:
             context_hint = ", or a smaller `context`" if size.what == "memory" else ""
             raise LaminaError(
@@ -132,11 +144,32 @@ class RemovalChecks:
         n_removed = sum(amount > size_limit for amount in left_amounts)
         return ReachedSize(n_removed, left_amounts[n_removed], whole_amount)
 
+    def check_sign(self, selector: str, entry: int | str | Size) -> None:
+        """Refuse a size below the least one of a selector, and one above where all are below 1."""
+        options = self.config.selectors[selector]
+        n_removed = self.config.count_removed(self.model, selector, entry)
+        allowed = options.allowed_sizes(self.n_layers)
+        is_too_small = n_removed < allowed.start
+        is_removal_by_none = n_removed >= allowed.stop and allowed.start < allowed.stop <= 1
+        if not is_too_small and not is_removal_by_none:
+            return
+
+        as_written = "" if isinstance(entry, int) else f" ({entry})"
+        message = f"{self.entry_key}: {n_removed}{as_written} is no size of selector '{selector}'"
+        if allowed.start < 1:
+            largest = f" to {allowed[-1]}" if len(allowed) > 1 else ""
+            raise LaminaError(f"{message}. Write {allowed[0]}{largest}.")
+        moving_kinds = [kind.title() for kind in Selector.kinds() if kind.MOVES]
+        raise LaminaError(
+            f"{message}, which only removes. Write at least 1, or name a selector that runs layers "
+            f"again or elsewhere: strategy {join_words(moving_kinds)}."
+        )
+
     def check_count(self, selector: str, entry: int | str | Size) -> None:
         """Refuse more units than a selector can remove from the model."""
         options = self.config.selectors[selector]
         n_removed = self.config.count_removed(self.model, selector, entry)
-        largest_removal = options.largest_removal(self.n_layers)
+        largest_removal = options.allowed_sizes(self.n_layers).stop - 1
         if n_removed <= largest_removal:
             return
 

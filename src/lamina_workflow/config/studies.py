@@ -125,12 +125,12 @@ _GATE_ALLOWED = (
     "{task: NAME, floor: 0.5}"
 )
 _REMOVED_ALLOWED = (
-    "a number of units of at least 1, a share of the model's layers such as 25%, or a size: "
+    "a number of units such as 3, 0 or -2, a share of the model's layers such as 25%, or a size: "
     "{memory: 6GB}, {parameters: 75%} or {latency: 80%}"
 )
 Names = list[Name]
 Removed = Annotated[
-    Annotated[int, Field(ge=1)] | Annotated[str, AfterValidator(check_share)] | Size,
+    int | Annotated[str, AfterValidator(check_share)] | Size,
     Spelt,
     Field(json_schema_extra={"x-allowed": _REMOVED_ALLOWED}),
 ]
@@ -193,7 +193,9 @@ class Prune(Study):
         "model by itself. `{memory: 6GB}`: the weights, and the cache of one text of 4,096 tokens "
         "(or of `context`; at most what the model takes). `{parameters: 75%}`, `{parameters: 6B}`: "
         "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
-        "weights and of that cache that it reads. What a repair adds is not counted.",
+        "weights and of that cache that it reads. What a repair adds is not counted. Layers that "
+        "run again count against those that are removed: `0` is as many layers, otherwise used, "
+        "and `-2` two more. Only strategies that move layers take these.",
         min_length=1,
     )
     repairs: Names = option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import model_validator
 
 from lamina.errors import LaminaError
-from lamina.models.units import Exchange, Repetition, parse_edit, units_of_layers
+from lamina.models.units import SUBLAYERS, Exchange, Repetition, parse_edit, units_of_layers
 from lamina.options.entry import Filled, Spelt, option
 from lamina.options.explain import invalid
 from lamina.options.selectors import Selector
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 
 class Given(Selector):
-    """Removes the layers that you name: size n removes the first n of them. Measures nothing.
+    """Makes the edits and removes the layers that you name. Measures nothing.
 
-    `edits` are made at every size, so that a model can run some layers twice and lack others.
+    `edits` are made at every size, and then as many of `layers` go, in their order, as the size
+    needs: size n removes the first n of them, and one more for each layer that runs again.
     """
 
     LIMIT = ", and only those in `layers` go"
+    MOVES = True
     CHOICE = "the configuration named what was removed"
 
     strategy: Literal["given"] = "given"
     layers: list[Annotated[int, Spelt]] = option(
-        "Layers in the order in which they go, negative ones counted from the end.", min_length=1
+        "Layers in the order in which they go, negative ones counted from the end. Needed, except "
+        "with `edits`.",
+        [],
     )
     edits: list[Filled] = option(
         "What is changed in addition: `7x2` or `7-9x2` runs layers twice, `7-9x2~` does so with "
@@ -40,6 +44,18 @@ class Given(Selector):
 
     @model_validator(mode="after")
     def _check_edits(self) -> Self:
+        if not self.layers and not self.edits:
+            raise invalid(
+                "[] is not allowed without `edits`. Write the layers to remove in their order, such as "
+                "[7, 3].",
+                "layers",
+            )
+        if self.edits and self.units in SUBLAYERS:
+            raise invalid(
+                f"edits move whole layers, but the sizes of this selector count {self.units} "
+                "sub-layers. Write units: layer or units: both, or leave `edits` out.",
+                "edits",
+            )
         for edit in self.edits:
             try:
                 kind = type(parse_edit(edit))
@@ -56,9 +72,17 @@ class Given(Selector):
     def largest_removal(self, n_layers: int) -> int:
         return min(len(self.layers), super().largest_removal(n_layers))
 
+    def allowed_sizes(self, n_layers: int) -> range:
+        if not self.edits:
+            return super().allowed_sizes(n_layers)
+        repetitions = [edit for edit in map(parse_edit, self.edits) if isinstance(edit, Repetition)]
+        smallest_size = -sum(repetition.n_extra for repetition in repetitions)
+        return range(smallest_size, smallest_size + self.largest_removal(n_layers) + 1)
+
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The first n layers of the list, or their sub-layers of one kind or of both; and the edits."""
+    """The first layers of the list, or their sub-layers of one kind or of both; and the edits."""
     named_units = units_of_layers(request.given_layers, request.n_layers, request.kind)
-    units = request.prices.take_enough(named_units, request.removed)
+    missing_price = request.removed - request.prices.sum_prices(request.given_edits)
+    units = request.prices.take_enough(named_units, missing_price)
     return replace(previous, removed=request.removed, units=[*units, *request.given_edits])

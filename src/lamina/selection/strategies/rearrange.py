@@ -1,14 +1,14 @@
 """The same number of layers, used otherwise: layers change places, one runs twice for another.
 
 Layers are removed one by one. Before the first removal and after each, layers are exchanged. At each
-size that is asked for, some more are removed and as many run again. What gains nothing on the
-choosing documents is not done.
+size that is asked for, 0 among them, some more are removed and as many run again. What gains
+nothing on the choosing documents is not done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import model_validator
@@ -64,11 +64,20 @@ class Rearrange(Selector):
             )
         return self
 
+    def allowed_sizes(self, n_layers: int) -> range:
+        free_layers = [layer for layer, is_free in enumerate(self.free(n_layers)) if is_free]
+        can_exchange = any(other - layer <= self.reach for layer, other in pairwise(free_layers))
+        smallest_size = 0 if can_exchange and self.moves else 1
+        return range(smallest_size, self.largest_removal(n_layers) + 1)
+
 
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Rearrange
 ) -> dict[int, Candidate]:
-    """The best edits of each size; `units` are the layers that may be changed."""
+    """The best edits of each size; `units` are the layers that may be changed.
+
+    At size 0, where the base model needs no edit, the best move is made in any case.
+    """
     exchanges = _list_exchanges(units, options)
 
     def list_exchanged(current: Candidate, size: int) -> list[Candidate]:
@@ -77,13 +86,18 @@ def find(
     def list_traded(current: Candidate, size: int) -> list[Candidate]:
         return _trade_layers(search, current, units, size, options)
 
-    current = _make_moves(search, Candidate(), 0, list_exchanged, options)
+    current = Candidate()
     best_by_size: dict[int, Candidate] = {}
-    for size in range(1, max(sizes) + 1):
-        [current] = search.select_best(_add_edits(current, units), 1, size)
+    for size in range(max(sizes) + 1):
+        if size > 0:
+            [current] = search.select_best(_add_edits(current, units), 1, size)
         current = _make_moves(search, current, size, list_exchanged, options)
         if size in sizes:
             best_by_size[size] = _make_moves(search, current, size, list_traded, options)
+
+    if 0 in sizes and not best_by_size[0].edits:
+        moved = [*list_exchanged(Candidate(), 0), *list_traded(Candidate(), 0)]
+        [best_by_size[0]] = search.select_best(moved, 1, 0, "moved")
     return best_by_size
 
 
