@@ -227,7 +227,7 @@ wildcard_constraints:
     healing=any_of(CONFIG.healings),
     diagnosis=any_of(CONFIG.diagnoses),
     task=any_of([*CONFIG.benchmarks.tasks, *CONFIG.benchmarks.perplexity]),
-    removed=r"\d+",
+    removed=r"-?\d+",
     block=r"\d+",
 
 

@@ -3,7 +3,11 @@
 
 def removed_before(w):
     """The number of units that are removed before a step."""
-    return int(w.removed) - 1 if CONFIG.selectors[w.selector].STEPS else 0
+    if not CONFIG.selectors[w.selector].STEPS:
+        return 0
+    if int(w.removed) < 1:
+        raise ValueError(f"selector '{w.selector}' has no size {w.removed}")
+    return int(w.removed) - 1
 
 
 def previous_plan(w):

@@ -14,21 +14,22 @@ FORM = "model/calibration/selector/removed=n/repair/healing"
 # The forms of its export.
 EXPORTED_AS = ("auto", "stock", "code", "gguf")
 
-_PATTERN = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
+_PATTERN = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(-?\d+)/([^/]+)/([^/]+)")
 
 
 @dataclass(frozen=True, order=True)
 class Variant:
-    """Names of the configuration, and the number of units that the selector's plan removes.
+    """Names of the configuration, and the size of the selector's plan.
 
-    They are the key of most tables, in this order. The base model has 0 removed and `none` for
-    everything but the model.
+    They are the key of most tables, in this order. The base model has `none` for everything but the
+    model, and size 0.
     """
 
     model: str
     calibration: str
     selector: str
     removed: int
+    """Units that the plan removes, less the layers that run again."""
     repair: str = "none"
     healing: str = "none"
 
@@ -60,7 +61,7 @@ class Variant:
     @property
     def is_base(self) -> bool:
         """Whether this is the base model."""
-        return self.removed == 0
+        return self.selector == "none"
 
     @property
     def key(self) -> str:

@@ -264,6 +264,22 @@ def test_a_patch_file_refuses_a_size_that_it_does_not_hold(patch_file: Path) -> 
         patch.read_patch(patch_file, 3)
 
 
+def test_a_plan_that_removes_nothing_has_nothing_to_repair(tmp_path: Path) -> None:
+    moved = {"model": "m", "calibration": "c", "selector": "s", "removed": -1, "units": ["1x2"]}
+    traded = {**moved, "removed": 0, "units": ["1x2", "3"]}
+    file = tmp_path / "moved.safetensors"
+
+    request = fitting.sort_plans([moved, traded], 5, Ghost())
+    tensors = patch.name_tensors(0, {(3, 4): {"operator": torch.eye(4)}})
+    patch.write_patch(file, "ghost", tensors, whole_sizes=request.whole_sizes)
+
+    assert request.boundaries == {0: [(3, 4)]}
+    assert patch.read_patch(file, -1) == {}
+    assert list(patch.read_patch(file, 0)) == [(3, 4)]
+    with pytest.raises(LaminaError, match="removed=1"):
+        patch.read_patch(file, 1)
+
+
 def test_a_repair_without_patches_writes_one_file(tmp_path: Path) -> None:
     patch.write_patch(tmp_path / "empty.safetensors", "ghost", {})
 

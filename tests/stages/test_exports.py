@@ -48,12 +48,17 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
             "small/recall/accuracy/removed=1/xyz/none",
             "'xyz' is not defined.*Choose from none, ghost",
         ),
-        ("small/recall/accuracy/removed=0/none/none", "removed=0 is the base model"),
+        ("small/none/none/removed=0/none/none", "is the base model, its own checkpoint"),
+        (
+            "small/recall/accuracy/removed=0/none/none",
+            "0 is no size of selector 'accuracy', which only removes. Write at least 1",
+        ),
+        ("small/recall/accuracy/removed=-2/none/none", "-2 is no size of selector 'accuracy'"),
         (
             "small/recall/accuracy/removed=8/none/none",
-            "at most 7 of the 8 layers of 'small', not 8. Write removed=7",
+            "8 is more than.*from 'small', which has 8 layers.*Write at most 7",
         ),
-        ("small/recall/cosine/removed=7/none/none", "at most 6 of the 8 layers"),
+        ("small/recall/cosine/removed=7/none/none", "Write at most 6"),
         (
             "small/recall/accuracy/removed=5/ghost/none",
             "no study fits repair 'ghost' to removed=5.*write removed=2",

@@ -69,6 +69,18 @@ def test_every_variant_has_a_handle_in_the_order_of_the_configuration(raw, root)
     assert handles["D1c"] == "small/facts/accuracy/removed=1/ghost/lora"
 
 
+def test_sizes_at_and_below_zero_have_handles_that_are_read_again(raw, root):
+    raw["selectors"]["twice"] = {"strategy": "given", "layers": [7], "edits": ["2x2", "3<>4"]}
+    raw["studies"]["more"] = {**raw["studies"]["prune"], "selectors": ["twice"], "removed": [0, -1]}
+
+    handles = name_handles(load_configuration(raw, root))
+
+    assert handles["C-1"] == "small/recall/twice/removed=-1/none/none"
+    assert handles["C0a"] == "small/recall/twice/removed=0/ghost/none"
+    table = write_handles(root, handles)
+    assert all(resolve_variant(handle, table) == name for handle, name in handles.items())
+
+
 def test_what_is_added_at_the_end_leaves_handles_as_they_are(raw, root):
     longer = copy.deepcopy(raw)
     longer["calibrations"]["hops"] = {"task": "microworld_hops"}

@@ -1,6 +1,7 @@
 """Paths of the files of a variant, an export and a study, spelled out."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,19 @@ def test_an_export_is_in_a_folder_with_the_variants_name() -> None:
     assert paths.export(HEALED) == "results/exports/m/c/s/removed=3/ghost/lora"
 
 
-def test_the_name_of_a_variant_is_read_as_it_is_written() -> None:
-    assert Variant.parse(str(HEALED)) == HEALED
+@pytest.mark.parametrize("removed", [3, 0, -2])
+def test_the_name_of_a_variant_is_read_as_it_is_written(removed: int) -> None:
+    variant = replace(HEALED, removed=removed)
+
+    assert Variant.parse(str(variant)) == variant
+
+
+def test_a_plan_of_size_0_is_not_the_base_model() -> None:
+    exchanged = Variant("m", "c", "s", 0)
+
+    assert Variant.base("m").is_base
+    assert not exchanged.is_base
+    assert paths.variant_files(exchanged).plan == "results/plans/m/c/s/removed=0.json"
 
 
 @pytest.mark.parametrize(

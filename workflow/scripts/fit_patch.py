@@ -21,5 +21,12 @@ if __name__ == "__main__":
             model = load_model(manifest, check=job.check)
             groups = fitting.fit_plans(model, request, samples, job.weights, job.seed)
         tensors, rows = fitting.record_fits(request, groups, job.name)
-        patch.write_patch(job.output, job.repair.method, tensors, request.reasons, job.description)
+        patch.write_patch(
+            job.output,
+            job.repair.method,
+            tensors,
+            request.reasons,
+            job.description,
+            request.whole_sizes,
+        )
         parquet.write_table(job.table, parquet.from_rows("patches", rows), job.provenance)

@@ -136,6 +136,10 @@ def _fit_repair(pruned: PrunedModel, name: str, entry: Repair, seed: int) -> Pru
     request = fitting.sort_plans([asdict(pruned.plan)], pruned.base.n_layers, entry)
     if request.refusals:
         raise LaminaError(f"repairs.{name}: {request.refusals[0].reason}")
+    if request.whole_sizes:
+        raise LaminaError(
+            f"repairs.{name}: {pruned.variant} removes nothing, so there is nothing to repair."
+        )
     weights = [] if entry.automatic(own) else entry.ordered_weights(own, IN_LOOP)
     samples = pruned.get_samples(entry.weights(own, auto=0.0))
     groups = fitting.fit_plans(pruned.base.model, request, samples, weights, seed)

@@ -52,6 +52,8 @@ class FitRequest:
     boundaries: dict[int, list[Boundary]] = field(default_factory=dict)
     """The runs of each of these plans, by size."""
     refusals: list[RefusedRun] = field(default_factory=list)
+    whole_sizes: list[int] = field(default_factory=list)
+    """Of the plans that only move layers, so that there is nothing to repair."""
 
     @property
     def reasons(self) -> dict[int, str]:
@@ -85,6 +87,9 @@ def sort_plans(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitR
         if not plan["units"]:
             continue
         boundaries = find_runs(plan["units"], depth)
+        if not boundaries:
+            fit_request.whole_sizes.append(plan["removed"])
+            continue
         refusals: list[RefusedRun] = []
         for boundary in boundaries:
             reason = protocol.find_refusal(options, boundary)

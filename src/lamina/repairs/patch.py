@@ -1,12 +1,13 @@
 """The safetensors file of a fitted repair, for all plan sizes of one selector.
 
 Its tensors are named `removed={n}/{start}-{end}/{name}`. Its metadata hold the method that uses the
-tensors (`method`), and by plan size the reasons why a plan has no repair (`refused`).
+tensors (`method`), by plan size the reasons why a plan has no repair (`refused`), and the sizes of
+the plans that remove nothing, so that there is nothing to repair (`whole`).
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from lamina.store import parquet
 
 # Boundaries are whole numbers, or end in .5 between attention and MLP.
 _TENSOR_NAME = re.compile(
-    r"removed=(?P<removed>\d+)/(?P<start>\d+(?:[.]5)?)-(?P<end>\d+(?:[.]5)?)/(?P<name>.+)"
+    r"removed=(?P<removed>-?\d+)/(?P<start>\d+(?:[.]5)?)-(?P<end>\d+(?:[.]5)?)/(?P<name>.+)"
 )
 
 
@@ -42,14 +43,20 @@ def write_patch(
     named_tensors: Mapping[str, torch.Tensor],
     reason_by_size: Mapping[int, str] | None = None,
     job_description: str = "",
+    whole_sizes: Sequence[int] = (),
 ) -> None:
     """Write a patch file.
 
     named_tensors: What `name_tensors` gives, for all sizes.
     reason_by_size: Why a plan cannot be repaired, by its size.
     job_description: Which job writes the file.
+    whole_sizes: Sizes of plans that only move layers: nothing is removed from their models.
     """
-    metadata = {"method": method, "refused": json.dumps(dict(reason_by_size or {}))}
+    metadata = {
+        "method": method,
+        "refused": json.dumps(dict(reason_by_size or {})),
+        "whole": json.dumps(list(whole_sizes)),
+    }
     parquet.write_tensors(path, named_tensors, metadata, job_description)
 
 
@@ -63,11 +70,14 @@ def patch_refusal(path: str | Path, removed: int) -> str | None:
 def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     """Read the fitted repairs of the plan of size `removed`, ready for `materialise`.
 
+    There are none for a plan that removes nothing.
+
     Raises LaminaError if the file has no patch of that size, or a tensor that is not part of one.
     """
     tensors_by_boundary: dict[Boundary, dict[str, torch.Tensor]] = {}
     with parquet.explaining_damage(path), safe_open(str(path), framework="pt") as handle:
-        method = parquet.tensors_metadata(handle).get("method")
+        metadata = parquet.tensors_metadata(handle)
+        method = metadata.get("method")
         for key in handle.keys():  # noqa: SIM118
             match = _TENSOR_NAME.fullmatch(key)
             if match is None or method is None:
@@ -80,7 +90,8 @@ def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
             boundary_tensors = tensors_by_boundary.setdefault(boundary, {})
             boundary_tensors[match["name"]] = handle.get_tensor(key)
 
-    if not tensors_by_boundary:
+    is_whole = removed in json.loads(metadata.get("whole", "[]"))
+    if not tensors_by_boundary and not is_whole:
         raise LaminaError(
             f"{path} holds no patch of size removed={removed}. Run rule fit_patch again."
         )

@@ -212,7 +212,7 @@ def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size:
         plan_size,
         units=units,
         scores=[search_result.losses[plan_size]] * len(units),
-        accuracy_before=[metric.accuracy(search_result.losses[0]), *unmeasured],
+        accuracy_before=[metric.accuracy(search_result.base_loss), *unmeasured],
         accuracy_after=[*unmeasured, metric.accuracy(search_result.losses[plan_size])],
     )
     if not request.replacements:

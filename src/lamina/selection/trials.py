@@ -299,7 +299,9 @@ class SearchResult:
     sets: Mapping[int, Candidate]
     """The best set of each size."""
     losses: Mapping[int, float]
-    """The mean loss of each of them on the samples of the search, of the base model under 0."""
+    """The mean loss of each of them on the samples of the search."""
+    base_loss: float
+    """That of the base model."""
     rows: Sequence[Mapping[str, Any]]
     """Rows of table `searches`, without model, calibration and selector."""
 
@@ -326,7 +328,8 @@ def run_search(
     base_search = Search(BASE, trials, seen_indices, lengths)
     base_search.select_best([Candidate()], 1, 0, WINNER)
     base_search.judge(Candidate(), 0, heldback_indices)
-    mean_losses = {0: base_search.rows[0]["loss"]}
+    base_loss = base_search.rows[0]["loss"]
+    mean_losses: dict[int, float] = {}
     for plan_size, winner in set_by_size.items():
         search.select_best([winner], 1, plan_size, WINNER)
         mean_losses[plan_size] = search.rows[-1]["loss"]
@@ -337,7 +340,7 @@ def run_search(
         {**row, "evaluation": evaluation}
         for evaluation, row in enumerate([*base_search.rows, *search.rows])
     ]
-    return SearchResult(set_by_size, mean_losses, search_rows)
+    return SearchResult(set_by_size, mean_losses, base_loss, search_rows)
 
 
 def split_samples(

@@ -106,7 +106,7 @@ class RemovalChecks:
     """Checks of what the selectors of a study remove from one model."""
 
     def __init__(self, config: Configuration, entry_key: str, model: str, n_layers: int) -> None:
-        """`entry_key` is the key that a message begins with: `studies.NAME.removed`."""
+        """`entry_key` is what a message begins with, such as the key `studies.NAME.removed`."""
         self.config = config
         self.entry_key = entry_key
         self.model = model

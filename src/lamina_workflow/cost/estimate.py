@@ -38,6 +38,7 @@ from lamina_workflow.cost.work import (
     WEIGHTS,
     Tokens,
     benchmark_work,
+    count_most_runs,
     fit_work,
     layer_flops,
     remaining_units,
@@ -515,8 +516,7 @@ class Works:
             options, own_calibration, tokens_by_calibration, manifest["n_layers"], sizes
         )
 
-        # At most: every removed unit is a run of its own.
-        n_runs = sum(sizes)
+        n_runs = count_most_runs(sizes)
         patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
         n_weights = WEIGHTS if options.automatic(own_calibration) else 1
         memory = footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)

@@ -13,7 +13,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
-from lamina.models.units import all_units, list_steps, list_visits, replace_layer
+from lamina.models.units import (
+    Repetition,
+    all_units,
+    list_steps,
+    list_visits,
+    replace_layer,
+)
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
 
@@ -161,11 +167,35 @@ def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
 def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
     """A model without `removed` units, or layers' worth of units of kind `both`.
 
-    Only a run shows which units go, so they are drawn: the same ones for a `seed`.
+    Only a run shows which units go, so they are drawn: the same ones for a `seed`. Below size
+    0, layers run again.
     """
     generator = Random(f"{n_layers} {removed} {kind} {seed}")
+    if removed < 0:
+        return _draw_repetitions(n_layers, -removed, generator)
     n_units = 2 * removed if kind == "both" else removed
     return Candidate(frozenset(generator.sample(all_units(n_layers, kind), n_units)))
+
+
+def _draw_repetitions(n_layers: int, n_extra: int, generator: Random) -> Candidate:
+    """A model that runs `n_extra` layers more, each about as often."""
+    drawn_layers = generator.sample(range(n_layers), n_layers)
+    n_rounds, n_more = divmod(n_extra, n_layers)
+    edits: set[str] = set()
+    for index, layer in enumerate(drawn_layers):
+        times = 1 + n_rounds + (index < n_more)
+        if times > 1:
+            edits.add(str(Repetition(layer, layer, times)))
+    return Candidate(frozenset(edits))
+
+
+def count_most_runs(plan_sizes: Iterable[int]) -> int:
+    """The most runs of removed layers of plans of several sizes.
+
+    Each layer may be a run of its own. A plan of size 0 or less may remove one in exchange for
+    others that run again.
+    """
+    return sum(max(1, size) for size in plan_sizes)
 
 
 def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:

@@ -12,6 +12,7 @@ from lamina.options.benchmarks import TaskEntry
 from lamina.options.entry import Options
 from lamina.options.explain import suggest
 from lamina.variant import EXPORTED_AS, Variant
+from lamina_workflow.checks.removals import MOST_LAYERS, RemovalChecks
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.benchmark import Measuring
 from lamina_workflow.stages.changes import repair_modules
@@ -106,6 +107,8 @@ def check_variant(config: Configuration, variant: Variant) -> None:
     and the nearest valid one.
     """
     location = f"the variant {variant}"
+    if variant.is_base:
+        raise LaminaError(f"{location} is the base model, its own checkpoint. Write another one.")
     _check_names(config, variant, location)
     _check_size(config, variant, location)
     if variant.healing != "none" and variant not in requests.list_variants(config):
@@ -149,19 +152,12 @@ def _check_names(config: Configuration, variant: Variant, location: str) -> None
 
 def _check_size(config: Configuration, variant: Variant, location: str) -> None:
     """Refuse a size that the selector cannot have, or that no study searches or repairs."""
-    if variant.is_base:
-        raise LaminaError(
-            f"{location}: removed=0 is the base model, its own checkpoint. Write removed=1 or more."
-        )
     selector = config.selectors[variant.selector]
     n_layers = config.models[variant.model].layers
-    largest = selector.largest_removal(n_layers) if n_layers is not None else None
-    if largest is not None and variant.removed > largest:
-        raise LaminaError(
-            f"{location}: selector '{variant.selector}' can remove at most {largest} of the "
-            f"{n_layers} layers of '{variant.model}', not {variant.removed}. Write "
-            f"removed={largest} or less."
-        )
+    checks = RemovalChecks(config, location, variant.model, n_layers or MOST_LAYERS)
+    checks.check_sign(variant.selector, variant.removed)
+    if n_layers is not None:
+        checks.check_count(variant.selector, variant.removed)
     key = (variant.model, variant.calibration, variant.selector)
     searched_sizes = requests.list_searches(config).get(key, [])
     if selector.SEARCHES and variant.removed not in searched_sizes:

@@ -7,7 +7,7 @@ from lamina.engine import budgets
 from lamina.options.entry import Options
 from lamina.options.repairs import IN_LOOP, Repair
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.cost.work import WEIGHTS
+from lamina_workflow.cost.work import WEIGHTS, count_most_runs
 from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family
 from lamina_workflow.study import requests
 
@@ -60,7 +60,7 @@ class FitPatch(OnModel):
         of what it writes.
         """
         hidden_size = int(model["hidden_size"])
-        n_runs = sum(self.sizes)  # at most: every removed unit is a run of its own
+        n_runs = count_most_runs(self.sizes)
         n_weights = 1 if self.weights else WEIGHTS
         map_bytes = (2 * n_weights + 1) * n_runs * hidden_size**2 * 4
         fitting_bytes = max(0, budgets.fit_bytes(hidden_size, n_runs) - budgets.HOST_BYTES)

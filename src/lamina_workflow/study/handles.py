@@ -1,7 +1,7 @@
 """Short names of variants, such as A3b, which the report prints and commands take.
 
 The letters stand for model, calibration and selector, in the order of the configuration; the number
-is that of the removed units; a last letter, if there is one, stands for repair and healing. Names
+is the size, such as 3 or -2; a last letter, if there is one, stands for repair and healing. Names
 added at the end of their sections leave the handles of the others as they are.
 """
 
@@ -19,7 +19,7 @@ from lamina_workflow.study.requests import list_variants
 TABLE = Path("results/tables/handles.parquet")
 N_NEAREST = 5  # handles that an error names
 
-_HANDLE = re.compile(r"([a-z]+)(\d+)([a-z]*)", re.IGNORECASE)
+_HANDLE = re.compile(r"([a-z]+)(-?\d+)([a-z]*)", re.IGNORECASE)
 
 
 def name_handles(config: Configuration) -> dict[str, str]:
