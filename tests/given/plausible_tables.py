@@ -172,6 +172,7 @@ class PlausibleStudy:
         self.add_dissociations(model)
         for calibration in self.calibrations:
             self.add_search(model, calibration)
+            self.add_repetitions(model, calibration)
 
     def add_calibration(self, model: str, calibration: str) -> None:
         """The samples of a calibration and what was measured on them on the base model."""
@@ -597,6 +598,31 @@ class PlausibleStudy:
             self.rows["searches"].append({**winner, **search_score})
             self.rows["searches"].append({**winner, **heldout_score})
             evaluation += 2
+
+    def add_repetitions(self, model: str, calibration: str) -> None:
+        """A search over every block of up to three layers that runs twice, and its ends."""
+        rng = np.random.default_rng(5)  # its own, so that later draws do not depend on it
+        search_key = {"model": model, "calibration": calibration, "selector": "again"}
+        search_key["strategy"] = "repeat"
+        compared = {"n_samples": 300, "n_new": 300, "layer_tokens": 1e5, "stage": "1"}
+        evaluation = 100
+        for length in (1, 2, 3):
+            changes: dict[str, float] = {}
+            for first in range(self.n_layers - length + 1):
+                last = first + length - 1
+                edit = f"{first}x2" if length == 1 else f"{first}-{last}x2"
+                changes[edit] = float(rng.normal(0.02, 0.03))
+            best = min(changes, key=changes.__getitem__)
+            for edit, change in changes.items():
+                tried = {"removed": -length, "step": -length, "units": [edit]}
+                tried |= {"change": change, "change_stderr": 0.01, "loss": 2 + change}
+                row = {**search_key, **compared, **tried, "kept": edit == best}
+                self.rows["searches"].append({**row, "evaluation": evaluation})
+                evaluation += 1
+                if edit == best:
+                    again = {"stage": "held back", "n_samples": 100, "change": change + 0.03}
+                    self.rows["searches"].append({**row, **again, "evaluation": evaluation})
+                    evaluation += 1
 
     def add_jobs(self, models: tuple[str, ...]) -> None:
         rules = ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")

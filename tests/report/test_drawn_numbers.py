@@ -155,6 +155,11 @@ DRAWN_NUMBERS = {
         "SELECT 100 * difference FROM comparisons WHERE task = 'all'", read_x
     ),
     "cross_task": DrawnNumbers(CHANGES, read_cell_colours, cross_task.COLOURS, cross_task.SCALE),
+    "repetition_maps": DrawnNumbers(
+        r"""SELECT regexp_extract(units[1], '\d+')::INT, regexp_extract(units[1], '(\d+)x', 1)::INT, change
+        FROM searches WHERE strategy = 'repeat' AND stage = '1'""",
+        read_image_cells,
+    ),
     "repair_bars": DrawnNumbers(
         f"SELECT value FROM benchmarks WHERE {OWN_TASK} AND removed = 2", read_bar_heights
     ),

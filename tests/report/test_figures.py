@@ -105,6 +105,7 @@ def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
         "checkpoint_maps",
         "efficiency_grid",
         "healed_scores",
+        "repetition_maps",
     }
 
     maps = configuration["studies"]["maps"]

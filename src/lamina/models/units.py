@@ -195,6 +195,17 @@ def replace_layer(unit: str, donor: str) -> str:
     return str(Replacement(layer, donor, layer))
 
 
+def list_blocks(layers: Iterable[int], length: int) -> list[range]:
+    """All runs of neighbours of this length among the layers, from the first one on.
+
+    >>> list_blocks([0, 1, 2, 5, 6], 2)
+    [range(0, 2), range(1, 3), range(5, 7)]
+    """
+    available_layers = set(layers)
+    blocks = [range(first, first + length) for first in sorted(available_layers)]
+    return [block for block in blocks if available_layers.issuperset(block)]
+
+
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
     """The units of one kind that are not removed, from the first layer on.
 

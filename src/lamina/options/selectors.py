@@ -125,6 +125,16 @@ def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
         )
 
 
+def check_whole_layers(units: Units, strategy: str, purpose: str) -> None:
+    """Refuse sub-layers for a strategy with a `purpose` for whole layers, by the error of `units`."""
+    if units != "layer":
+        raise invalid(
+            f"'{units}' does not go with strategy '{strategy}', which {purpose}. "
+            "Write units: layer.",
+            "units",
+        )
+
+
 def _has_common_scale(metric: MetricEntry) -> bool:
     """Whether scores on several calibrations share a scale.
 

@@ -215,6 +215,8 @@ class SearchRow(TypedDict):
     loss: float
     kept: bool
     layer_tokens: float
+    change: float | None
+    change_stderr: float | None
     loss_stderr: NotRequired[float | None]
 
 
@@ -252,6 +254,7 @@ class Search:
         ]
         sample_losses, layer_tokens = self.trials.measure_losses(candidates, compared_samples)
         mean_losses = sample_losses.mean(axis=1)
+        base_losses = self.trials.get_losses(Candidate())[compared_samples]
 
         def sort_key(index: int) -> tuple[float, list[int]]:
             layers_from_deepest = sorted(-parse_unit(unit)[0] for unit in candidates[index].edits)
@@ -259,6 +262,7 @@ class Search:
 
         kept_indices = sorted(range(len(candidates)), key=sort_key)[:n_kept]
         for index, candidate in enumerate(candidates):
+            change, change_stderr = _mean_with_stderr(sample_losses[index] - base_losses)
             self.rows.append(
                 {
                     "strategy": self.strategy,
@@ -271,6 +275,8 @@ class Search:
                     "loss": float(mean_losses[index]),
                     "kept": index in kept_indices,
                     "layer_tokens": layer_tokens[index],
+                    "change": change,
+                    "change_stderr": change_stderr,
                 }
             )
         return [candidates[index] for index in kept_indices]
@@ -286,10 +292,16 @@ class Search:
         """Measure a winner on samples that the search has not seen."""
         self.select_best([winner], 1, step, HELD_BACK, sample_indices)
         (losses,), _ = self.trials.measure_losses([winner], sample_indices)
-        stderr = None
-        if len(losses) > 1 and np.isfinite(losses).all():
-            stderr = float(losses.std(ddof=1) / np.sqrt(len(losses)))
-        self.rows[-1]["loss_stderr"] = stderr
+        _, self.rows[-1]["loss_stderr"] = _mean_with_stderr(losses)
+
+
+def _mean_with_stderr(values: np.ndarray) -> tuple[float | None, float | None]:
+    """The mean of values by sample and its standard error; None where a value is not finite."""
+    if not np.isfinite(values).all():
+        return None, None
+    if len(values) < 2:
+        return float(values.mean()), None
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 @dataclass(frozen=True)

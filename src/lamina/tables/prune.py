@@ -95,6 +95,12 @@ SEARCHES = Table(
             "number.",
         ),
         "loss_stderr": Column("double", "Its standard error; held back only."),
+        "change": Column(
+            "double",
+            "Mean difference of the loss from that of the base model on the same samples, below 0 "
+            "for a gain; null where the search did not measure the base model.",
+        ),
+        "change_stderr": Column("double", "Standard error of change, over samples."),
         "kept": Column("bool", "Whether the set was kept for what followed."),
         "layer_tokens": Column(
             "double",

@@ -63,9 +63,10 @@ def _count_names(config: Configuration) -> dict[str, int]:
     `steps` are sweeps of models that lack units, which selectors measure on their way, and
     `checkpoints` are the most models that studies of maps use of one training. `loads` are pairs of
     a prompt and a batch with which variants are timed, `passes` healings that keep the weights of
-    one pass over their data.
+    one pass over their data, `moving_selectors` those that may run layers again.
     """
     variants = requests.list_variants(config)
+    selectors = {variant.selector for variant in variants} - {"none"}
     repairs = {(variant.repair, variant.healing) for variant in variants}
     healings = {variant.healing for variant in variants} - {"none"}
     efficiency = config.benchmarks.efficiency
@@ -75,6 +76,7 @@ def _count_names(config: Configuration) -> dict[str, int]:
     return {
         "calibrations": len(set(requests.list_calibrations(config))),
         "selectors": len({variant.selector for variant in variants}),
+        "moving_selectors": sum(config.selectors[name].MOVES for name in selectors),
         "tasks": len(config.benchmarks.tasks),
         "texts": len(config.benchmarks.perplexity),
         "repairs": len(repairs - {("none", "none")}),

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import Exchange, Repetition, parse_edit
+from lamina.models.units import Exchange, Repetition, list_blocks, parse_edit
 from lamina.options.entry import option, seed_option
-from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
-from lamina.options.selectors import Selector, held_back_option, metric_option
+from lamina.options.selectors import Selector, check_whole_layers, held_back_option, metric_option
 
 if TYPE_CHECKING:
     from lamina.selection.rounds import Round, SearchSpace
@@ -55,13 +54,8 @@ class Rearrange(Selector):
     seed: int = seed_option()
 
     @model_validator(mode="after")
-    def _check_layers(self) -> Self:
-        if self.units != "layer":
-            raise invalid(
-                f"'{self.units}' does not go with strategy 'rearrange', which moves whole layers. "
-                "Write units: layer.",
-                "units",
-            )
+    def _check_units(self) -> Self:
+        check_whole_layers(self.units, self.strategy, "moves whole layers")
         return self
 
     def allowed_sizes(self, n_layers: int) -> range:
@@ -150,12 +144,11 @@ def _trade_layers(
 
 def _list_repetitions(units: Sequence[str], options: Rearrange) -> list[str]:
     """All blocks of neighbours up to the longest one, run twice."""
-    layers = {int(unit) for unit in units}
+    layers = [int(unit) for unit in units]
     repetitions: list[str] = []
-    for first in sorted(layers):
-        for last in range(first, first + options.longest):
-            if layers.issuperset(range(first, last + 1)):
-                repetitions.append(str(Repetition(first, last, 2, options.damped)))
+    for length in range(1, options.longest + 1):
+        for block in list_blocks(layers, length):
+            repetitions.append(str(Repetition(block[0], block[-1], 2, options.damped)))
     return repetitions
 
 

@@ -1,0 +1,250 @@
+"""How much of a gain by layers that run again survives: the tables of reports/edits.md.
+
+    PYTHONPATH=src python reports/scripts/edits.py measure smollm2 models/smollm2/checkpoint arc_easy DATA 2
+    PYTHONPATH=src python reports/scripts/edits.py tables
+
+`measure` answers 400 questions that may choose and others with every block of 1, 2, … layers that
+runs twice, with and without damping, and goes on where it was stopped. DATA is a folder with
+TASK_calibration.jsonl and TASK_test.jsonl (tools/cut_data.py); without it the embedded task is taken.
+`tables` writes the tables of every file in reports/edits/ between the marks of the page.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import lamina
+from lamina.api.inputs import PreparedModel
+from lamina.data.calibrations import CalibrationSamples
+from lamina.engine import memory, sweep
+from lamina.engine.candidates import Candidate
+from lamina.models.units import Repetition, list_blocks, parse_edit
+from lamina.selection.evaluator import Evaluator, loss_of
+
+FOLDER = Path("reports/edits")
+PAGE = Path("reports/edits.md")
+N_CHOOSING = 400
+N_OTHERS = 500
+N_TOGETHER = 50  # questions after which the losses are kept
+SIZES = (16, 50, 400)  # questions that choose
+N_DRAWS = 2000
+Z95 = 1.96
+CRITERIA = {"accuracy": 0, "loss of the right answer": 1}
+
+
+def list_candidates(n_layers: int, longest: int) -> list[str]:
+    """The edits: every block up to the longest one, plain and damped."""
+    edits: list[str] = []
+    for length in range(1, longest + 1):
+        for block in list_blocks(range(n_layers), length):
+            for is_damped in (False, True):
+                edits.append(str(Repetition(block[0], block[-1], 2, is_damped)))
+    return edits
+
+
+def prepare_questions(
+    base: PreparedModel, task: str, data: Path | None
+) -> dict[str, CalibrationSamples]:
+    """The questions that choose, and the others."""
+    limits = {"calibration": N_CHOOSING, "test": N_OTHERS}
+    splits = {"calibration": "train", "test": "validation"}
+    questions: dict[str, CalibrationSamples] = {}
+    for part, limit in limits.items():
+        options: dict[str, object] = {"task": f"microworld_{task}", "split": splits[part]}
+        if data:
+            options = {"choices": str(data / f"{task}_{part}.jsonl")}
+        questions[part] = lamina.prepare(base, f"{task}_{part}", limit=limit, **options).content
+    return questions
+
+
+def measure(name: str, source: str, task: str, data: Path | None, longest: int) -> None:
+    """Losses of all candidates and of the base model, (2, candidates, questions) a file."""
+    base = lamina.open_model(source, name=name)
+    edits = list_candidates(base.n_layers, longest)
+    candidates = [Candidate(), *(Candidate(frozenset({edit})) for edit in edits)]
+    losses_by_part: dict[str, np.ndarray] = {}
+    for part, content in prepare_questions(base, task, data).items():
+        losses_by_part[part] = measure_part(base, content, candidates, f"{name}-{task}-{part}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(FOLDER / f"{name}-{task}.npz", edits=np.array(edits), **losses_by_part)
+
+
+def measure_part(
+    base: PreparedModel,
+    content: CalibrationSamples,
+    candidates: list[Candidate],
+    label: str,
+) -> np.ndarray:
+    """1 - accuracy and the loss of the right answer, (2, candidates, questions)."""
+    blocks: list[np.ndarray] = []
+    for start in range(0, len(content.samples), N_TOGETHER):
+        samples = content.samples[start : start + N_TOGETHER]
+        file = Path(f"results/edits/{label}-{start}.npy")
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.save(file, measure_samples(base, samples, candidates))
+            print(f"{label}: {start + len(samples)} of {len(content.samples)}", flush=True)
+        blocks.append(np.load(file))
+    return np.concatenate(blocks, axis=2)
+
+
+def measure_samples(
+    base: PreparedModel, samples: list, candidates: list[Candidate]
+) -> np.ndarray:
+    budget = memory.choose_token_budget("auto", base.model, samples, base.n_layers + 2)
+    with sweep.open_session(base.model, samples, budget, outputs=False) as session:
+        indices = range(len(samples))
+        wrong = Evaluator(session, loss_of("accuracy", "acc_norm"))
+        answer_losses = Evaluator(session, loss_of("perplexity", "acc_norm"))
+        return np.array(
+            [
+                wrong.measure_losses(candidates, indices),
+                answer_losses.measure_losses(candidates, indices),
+            ]
+        )
+
+
+def mean_with_reach(values: np.ndarray) -> tuple[float, float]:
+    """Mean and half of its 95 % interval, in points."""
+    stderr = values.std(ddof=1) / np.sqrt(len(values))
+    return 100 * float(values.mean()), 100 * Z95 * float(stderr)
+
+
+class Measured:
+    """What was measured of a model on a task; gains are in share of right answers."""
+
+    def __init__(self, file: Path) -> None:
+        arrays = np.load(file)
+        self.name, self.task = file.stem.rsplit("-", 1)
+        self.edits = [str(edit) for edit in arrays["edits"]]
+        self.choosing, self.others = arrays["calibration"], arrays["test"]
+        self.base_accuracy = 1 - float(self.others[0, 0].mean())
+
+    def gains_of(self, losses: np.ndarray) -> np.ndarray:
+        """How much less every candidate loses than the base model, (2, candidates, questions)."""
+        return losses[:, :1] - losses[:, 1:]
+
+    def survival_rows(self, kind: str) -> list[list[str]]:
+        """The best of many by few questions, and what it is worth on the others."""
+        kept = [
+            index
+            for index, edit in enumerate(self.edits)
+            if ("~" in edit) == (kind == "damped") or kind == "all"
+        ]
+        choosing = self.gains_of(self.choosing)[:, kept]
+        others = self.gains_of(self.others)[0, kept].mean(axis=1)
+        generator = np.random.default_rng(0)
+        n_questions = choosing.shape[2]
+        rows: list[list[str]] = []
+        for size in SIZES:
+            drawn_size = min(size, n_questions)
+            n_draws = 1 if drawn_size == n_questions else N_DRAWS
+            for criterion, index in CRITERIA.items():
+                apparent: list[float] = []
+                true: list[float] = []
+                for _ in range(n_draws):
+                    drawn = generator.permutation(n_questions)[:drawn_size]
+                    means = choosing[:, :, drawn].mean(axis=2)
+                    # Equal accuracies are told apart by the loss.
+                    best = int(np.lexsort((means[1], means[index].round(12)))[-1])
+                    apparent.append(means[0, best])
+                    true.append(others[best])
+                rows.append(
+                    [self.name, self.task, kind, str(len(kept)), str(drawn_size), criterion]
+                    + [f"{100 * np.mean(apparent):+.1f}", f"{100 * np.mean(true):+.1f}"]
+                    + [f"{100 * np.mean(np.array(true) > 0):.0f} %"]
+                )
+        return rows
+
+    def best_rows(self) -> list[list[str]]:
+        """The best candidate by all questions that choose, on the others, with its interval."""
+        rows: list[list[str]] = []
+        choosing, others = self.gains_of(self.choosing), self.gains_of(self.others)
+        for kind in ("plain", "damped"):
+            kept = [i for i, edit in enumerate(self.edits) if ("~" in edit) == (kind == "damped")]
+            for criterion, index in CRITERIA.items():
+                best = max(kept, key=lambda i: choosing[index, i].mean())
+                chosen, _ = mean_with_reach(choosing[0, best])
+                gain, reach = mean_with_reach(others[0, best])
+                loss_gain = others[1, best]
+                loss_reach = Z95 * loss_gain.std(ddof=1) / np.sqrt(len(loss_gain))
+                rows.append(
+                    [self.name, self.task, kind, criterion, self.edits[best]]
+                    + [f"{100 * self.base_accuracy:.1f}", f"{chosen:+.1f}"]
+                    + [f"{gain:+.1f} ± {reach:.1f}"]
+                    + [f"{-loss_gain.mean():+.3f} ± {loss_reach:.3f}", str(others.shape[2])]
+                )
+        return rows
+
+    def length_rows(self) -> list[list[str]]:
+        """What blocks of a length do on the other questions, whichever they are."""
+        others = self.gains_of(self.others)
+        rows: list[list[str]] = []
+        lengths = [len(parse_edit(edit).layers) for edit in self.edits]
+        for length in sorted(set(lengths)):
+            for kind in ("plain", "damped"):
+                kept = [
+                    i
+                    for i, edit in enumerate(self.edits)
+                    if lengths[i] == length and ("~" in edit) == (kind == "damped")
+                ]
+                gains = 100 * others[0, kept].mean(axis=1)
+                losses = -others[1, kept].mean(axis=1)
+                rows.append(
+                    [self.name, self.task, str(length), kind, str(len(kept))]
+                    + [f"{np.median(gains):+.1f}", f"{gains.max():+.1f}"]
+                    + [f"{np.median(losses):+.3f}", f"{losses.min():+.3f}"]
+                    + [str(self._count_significant(others[1, kept], len(self.edits)))]
+                )
+        return rows
+
+    def _count_significant(self, gains: np.ndarray, n_tried: int) -> int:
+        """Candidates that lower the loss significantly, after Bonferroni's correction."""
+        from statistics import NormalDist
+
+        errors = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
+        quantile = NormalDist().inv_cdf(1 - 0.05 / n_tried)
+        return int((gains.mean(axis=1) > quantile * errors).sum())
+
+
+SURVIVAL = ["model", "task", "blocks", "tried", "questions", "chosen by", "apparent gain, points"]
+SURVIVAL += ["on others", "better than the base there"]
+BEST = ["model", "task", "blocks", "chosen by", "best", "base, %", "on those that chose"]
+BEST += ["gain on the others, points", "change of loss", "n"]
+LENGTHS = ["model", "task", "layers", "blocks", "tried", "median gain, points", "largest"]
+LENGTHS += ["median change of loss", "least", "significant gains of loss"]
+
+
+def as_markdown(columns: list[str], rows: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write_tables() -> None:
+    """Replace the tables of the page."""
+    measured = [Measured(file) for file in sorted(FOLDER.glob("*.npz"))]
+    survival: list[list[str]] = []
+    for entry in measured:
+        for kind in ("plain", "damped"):
+            survival += entry.survival_rows(kind)
+    tables = {
+        "survival": as_markdown(SURVIVAL, survival),
+        "best": as_markdown(BEST, [row for entry in measured for row in entry.best_rows()]),
+        "lengths": as_markdown(LENGTHS, [row for entry in measured for row in entry.length_rows()]),
+    }
+    page = PAGE.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        before, start, after = page.partition(f"<!-- {name} -->\n")
+        _, end, after = after.partition("<!-- end -->")
+        page = before + start + table + end + after
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "tables":
+        write_tables()
+    else:
+        name, source, task, *rest = sys.argv[2:]
+        data = Path(rest[0]) if len(rest) > 1 else None
+        measure(name, source, task, data, int(rest[-1]))

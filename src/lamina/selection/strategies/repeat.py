@@ -1,0 +1,89 @@
+"""Blocks of neighbouring layers that run again, each of which is tried.
+
+A block (i … j) that runs twice is the path 0 … j, i … j, j + 1 … of "RYS" and of self-merged
+models. At size -m the model has m layers more than the base model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import model_validator
+
+from lamina.engine.candidates import Candidate
+from lamina.models.units import Repetition, list_blocks
+from lamina.options.entry import option, seed_option
+from lamina.options.metrics import MetricName
+from lamina.options.selectors import Selector, check_whole_layers, held_back_option, metric_option
+
+if TYPE_CHECKING:
+    from lamina.selection.rounds import Round, SearchSpace
+    from lamina.selection.trials import Search
+
+
+class Repeat(Selector):
+    """Tries every block that adds so many layers, and takes the one with the least loss.
+
+    The best of many blocks looks better than it is, so it is measured again on samples that did
+    not choose it.
+    """
+
+    SEARCHES = True
+    MOVES = True
+    CHOICE = "every block of layers that could run again was tried, by the loss of the whole model"
+
+    strategy: Literal["repeat"] = "repeat"
+    metric: MetricName = metric_option(("perplexity", "accuracy"))
+    times: int = option("Most times that a block runs.", 2, ge=2)
+    damped: bool = option(
+        "Whether every block is also tried with damping (arXiv 2605.23872), which keeps the "
+        "stream's change at the size of one run.",
+        False,
+    )
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+
+    @model_validator(mode="after")
+    def _check_units(self) -> Self:
+        check_whole_layers(self.units, self.strategy, "runs whole layers again")
+        return self
+
+
+def find(
+    search: Search, units: Sequence[str], sizes: Sequence[int], options: Repeat
+) -> dict[int, Candidate]:
+    """The best block of each size, which is minus the number of layers that it adds.
+
+    `units` are the layers that may run again.
+    """
+    best_by_size: dict[int, Candidate] = {}
+    search.select_best([Candidate()], 1, 0)
+    for size in sizes:
+        candidates = _list_candidates(units, -size, options)
+        [best_by_size[size]] = search.select_best(candidates, 1, size)
+    return best_by_size
+
+
+def foresee_rounds(space: SearchSpace, options: Repeat) -> Iterator[Round]:
+    """The base model, and all blocks of each size."""
+    from lamina.selection.rounds import Round
+
+    yield Round([Candidate()], 1.0)
+    for size in space.sizes:
+        yield Round(_list_candidates(space.units, -size, options), 1.0)
+
+
+def _list_candidates(units: Sequence[str], n_added: int, options: Repeat) -> list[Candidate]:
+    """Every block that adds so many layers, damped or not."""
+    layers = [int(unit) for unit in units]
+    candidates: list[Candidate] = []
+    for times in range(2, options.times + 1):
+        length, rest = divmod(n_added, times - 1)
+        if rest:
+            continue
+        for block in list_blocks(layers, length):
+            for is_damped in (False, True) if options.damped else (False,):
+                repetition = Repetition(block[0], block[-1], times, is_damped)
+                candidates.append(Candidate(frozenset({str(repetition)})))
+    return candidates

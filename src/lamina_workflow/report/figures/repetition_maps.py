@@ -1,0 +1,122 @@
+"""What it gives to run each block of layers again: a column per first layer, a row per last one."""
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from lamina_workflow.report.answers import group_rows
+from lamina_workflow.report.figures import style
+from lamina_workflow.report.figures.cells import choose_text_colour
+
+TITLE = "What it gives to run layers again"
+POSITION = 47
+TABLES = ("searches", "models")
+NEEDS = {"moving_selectors": 1}
+QUERIES = ("what_running_layers_again_gives",)
+FALSE_ALARMS = 0.05  # of one map: how often a block is marked although none gains anything
+COLOURS = LinearSegmentedColormap.from_list(
+    "change", ["#08519c", "#9ecae9", "#ffffff", "#fdc57f", "#b04a00"]
+)
+BEST_STYLE: style.LineStyle = {"fill": False, "edgecolor": "black", "linewidth": 1.4}
+GAIN_STYLE: style.LineStyle = {"marker": "o", "linestyle": "", "markersize": 3.5, "color": "black"}
+
+
+def draw(rows: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per search, number of runs and damping; one colour scale for all."""
+    groups = group_rows(rows, "model", "calibration", "selector", "times", "is_damped")
+    figure, panels = style.make_panels(len(groups), 4.2, 3.9, 3)
+    scale = _scale_changes(rows)
+    for axes, (key, panel_rows) in zip(panels, groups.items(), strict=True):
+        model, calibration, selector, times, is_damped = key
+        _draw_map(axes, panel_rows, scale)
+        runs = f"{selector}, {times} runs{', damped' if is_damped else ''}"
+        title = theme.format_title(model, f"{calibration}, {runs}")
+        axes.set_title(f"{title}\n{_describe_best(panel_rows)}", fontsize=8)
+
+    label = "loss less than the base model's  ◂    ▸  more"
+    style.add_colour_bar(figure, panels, scale, COLOURS, label, 0.6)
+    best_block = Rectangle((0, 0), 1, 1, **BEST_STYLE)
+    legend_entries: list[style.LegendEntry] = [
+        ("best of its size", best_block),
+        ("significant gain, corrected for all blocks tried", GAIN_STYLE),
+    ]
+    style.add_legend(figure, legend_entries, 2)
+    return figure
+
+
+def _scale_changes(rows: style.Rows) -> Normalize:
+    """Symmetric about 0, up to the median size of a change: some blocks ruin the model."""
+    sizes = sorted(abs(row["change"]) for row in rows)
+    largest = sizes[len(sizes) // 2] or 1.0
+    return Normalize(-largest, largest)
+
+
+def is_gain(row: dict[str, Any]) -> bool:
+    """Whether a block lowers the loss significantly, although so many were tried (Bonferroni)."""
+    if not row["stderr"]:
+        return False
+    quantile = NormalDist().inv_cdf(FALSE_ALARMS / row["n_tried"])
+    return bool(row["change"] / row["stderr"] < quantile)
+
+
+def _draw_map(axes: Axes, rows: style.Rows, scale: Normalize) -> None:
+    n_layers = 1 + max(row["last"] for row in rows)
+    changes = np.full((n_layers, n_layers), np.nan)
+    for row in rows:
+        changes[row["last"], row["first"]] = row["change"]
+        if is_gain(row):
+            colour = choose_text_colour(COLOURS(scale(row["change"])))
+            axes.plot(row["first"], row["last"], **GAIN_STYLE | {"color": colour})
+        if row["held_back_change"] is not None:
+            corner = row["first"] - 0.5, row["last"] - 0.5
+            axes.add_patch(Rectangle(corner, 1, 1, zorder=3, **BEST_STYLE))
+    axes.imshow(changes, origin="lower", aspect="auto", cmap=COLOURS, norm=scale)
+    hints = [(row["first"], row["last"], _describe_cell(row)) for row in rows]
+    style.add_hints(axes, hints)
+    axes.set(xlabel="first layer of the block", ylabel="last layer of the block")
+    axes.grid(False)
+    style.set_integer_ticks(axes, "x")
+    style.set_integer_ticks(axes, "y")
+
+
+def _describe_cell(row: dict[str, Any]) -> str:
+    """What a cell shows under the pointer."""
+    change = style.format_interval(row["change"], row["stderr"])
+    text = f"{row['edit'].replace('-', '–')}: {change}, n = {row['n_samples']}"
+    if row["held_back_change"] is None:
+        return text
+    held_back = style.format_interval(row["held_back_change"], row["held_back_stderr"])
+    return f"{text}; on samples that did not choose {held_back}, n = {row['n_held_back']}"
+
+
+def _describe_best(rows: style.Rows) -> str:
+    """The best block of a panel, as it was chosen and as it was measured again."""
+    best = min(rows, key=lambda row: float(row["change"]))
+    change = style.with_minus_signs(f"{best['change']:+.3f}")
+    text = f"best {best['edit'].replace('-', '–')}: {change}"
+    if best["held_back_change"] is None:
+        return text
+    measured = style.format_interval(best["held_back_change"], best["held_back_stderr"])
+    return f"{text}; measured again {measured}"
+
+
+def write_caption(rows: style.Rows) -> str:
+    tried_counts = sorted({row["n_tried"] for row in rows})
+    tried = " to ".join(f"{count:,}" for count in dict.fromkeys((tried_counts[0], tried_counts[-1])))
+    counts = style.format_counts(row["n_samples"] for row in rows)
+    held_back_counts = style.format_counts(row["n_held_back"] for row in rows)
+    rate = math.floor(100 * FALSE_ALARMS)
+    return (
+        f"Change of the mean loss when a block of layers runs again ({tried} blocks tried in a "
+        f"search, {counts} samples that chose). Dots: a gain that remains significant after "
+        f"Bonferroni's correction for all blocks of the search, {rate} %. Framed: the best block "
+        "of each size. The best of so many looks better than it is; it was measured again on "
+        f"samples that did not choose ({held_back_counts}), which is the figure to believe. All "
+        "panels have one colour scale, which ends at the median size of a change."
+    )
