@@ -10,13 +10,15 @@ TASK_calibration.jsonl and TASK_test.jsonl (tools/cut_data.py); without it the e
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 
 import lamina
 from lamina.api.inputs import PreparedModel
-from lamina.data.calibrations import CalibrationSamples
+from lamina.data.calibrations import Sample
 from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.units import Repetition, list_blocks, parse_edit
@@ -25,7 +27,9 @@ from lamina.selection.evaluator import Evaluator, loss_of
 FOLDER = Path("reports/edits")
 PAGE = Path("reports/edits.md")
 N_CHOOSING = 400
-N_OTHERS = 500
+N_OTHERS = 600
+N_EMBEDDED = 500  # all that there are
+N_EMBEDDED_CHOOSING = 200
 N_TOGETHER = 50  # questions after which the losses are kept
 SIZES = (16, 50, 400)  # questions that choose
 N_DRAWS = 2000
@@ -45,53 +49,54 @@ def list_candidates(n_layers: int, longest: int) -> list[str]:
 
 def prepare_questions(
     base: PreparedModel, task: str, data: Path | None
-) -> dict[str, CalibrationSamples]:
+) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """The questions that choose, and the others."""
-    limits = {"calibration": N_CHOOSING, "test": N_OTHERS}
-    splits = {"calibration": "train", "test": "validation"}
-    questions: dict[str, CalibrationSamples] = {}
-    for part, limit in limits.items():
-        options: dict[str, object] = {"task": f"microworld_{task}", "split": splits[part]}
-        if data:
-            options = {"choices": str(data / f"{task}_{part}.jsonl")}
-        questions[part] = lamina.prepare(base, f"{task}_{part}", limit=limit, **options).content
-    return questions
+    if data is None:
+        options = {"task": f"microworld_{task}", "split": "validation", "limit": N_EMBEDDED}
+        samples = lamina.prepare(base, task, **options).content.samples
+        return samples[:N_EMBEDDED_CHOOSING], samples[N_EMBEDDED_CHOOSING:]
+    parts: list[Sequence[Sample]] = []
+    for part, limit in (("calibration", N_CHOOSING), ("test", N_OTHERS)):
+        file = str(data / f"{task}_{part}.jsonl")
+        parts.append(lamina.prepare(base, task, choices=file, limit=limit).content.samples)
+    return parts[0], parts[1]
 
 
 def measure(name: str, source: str, task: str, data: Path | None, longest: int) -> None:
     """Losses of all candidates and of the base model, (2, candidates, questions) a file."""
-    base = lamina.open_model(source, name=name)
+    base = lamina.open_model(source, name=name, dtype="bfloat16" if data else "float32")
     edits = list_candidates(base.n_layers, longest)
     candidates = [Candidate(), *(Candidate(frozenset({edit})) for edit in edits)]
-    losses_by_part: dict[str, np.ndarray] = {}
-    for part, content in prepare_questions(base, task, data).items():
-        losses_by_part[part] = measure_part(base, content, candidates, f"{name}-{task}-{part}")
+    choosing, others = prepare_questions(base, task, data)
     FOLDER.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(FOLDER / f"{name}-{task}.npz", edits=np.array(edits), **losses_by_part)
+    np.savez_compressed(
+        FOLDER / f"{name}-{task}.npz",
+        edits=np.array(edits),
+        choosing=measure_part(base, choosing, candidates, f"{name}-{task}-choosing"),
+        others=measure_part(base, others, candidates, f"{name}-{task}-others"),
+    )
 
 
 def measure_part(
-    base: PreparedModel,
-    content: CalibrationSamples,
-    candidates: list[Candidate],
-    label: str,
+    base: PreparedModel, samples: Sequence[Sample], candidates: list[Candidate], label: str
 ) -> np.ndarray:
     """1 - accuracy and the loss of the right answer, (2, candidates, questions)."""
     blocks: list[np.ndarray] = []
-    for start in range(0, len(content.samples), N_TOGETHER):
-        samples = content.samples[start : start + N_TOGETHER]
+    for start in range(0, len(samples), N_TOGETHER):
+        some_samples = samples[start : start + N_TOGETHER]
         file = Path(f"results/edits/{label}-{start}.npy")
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            np.save(file, measure_samples(base, samples, candidates))
-            print(f"{label}: {start + len(samples)} of {len(content.samples)}", flush=True)
+            np.save(file, measure_samples(base, some_samples, candidates))
+            print(f"{label}: {start + len(some_samples)} of {len(samples)}", flush=True)
         blocks.append(np.load(file))
     return np.concatenate(blocks, axis=2)
 
 
 def measure_samples(
-    base: PreparedModel, samples: list, candidates: list[Candidate]
+    base: PreparedModel, samples: Sequence[Sample], candidates: list[Candidate]
 ) -> np.ndarray:
+    """As `measure_part`, in one pass."""
     budget = memory.choose_token_budget("auto", base.model, samples, base.n_layers + 2)
     with sweep.open_session(base.model, samples, budget, outputs=False) as session:
         indices = range(len(samples))
@@ -111,6 +116,11 @@ def mean_with_reach(values: np.ndarray) -> tuple[float, float]:
     return 100 * float(values.mean()), 100 * Z95 * float(stderr)
 
 
+def find_best(means: np.ndarray, criterion: int) -> int:
+    """Index of the largest mean gain, (2, candidates); equal ones are told apart by the loss."""
+    return int(np.lexsort((means[1], means[criterion].round(12)))[-1])
+
+
 class Measured:
     """What was measured of a model on a task; gains are in share of right answers."""
 
@@ -118,7 +128,7 @@ class Measured:
         arrays = np.load(file)
         self.name, self.task = file.stem.rsplit("-", 1)
         self.edits = [str(edit) for edit in arrays["edits"]]
-        self.choosing, self.others = arrays["calibration"], arrays["test"]
+        self.choosing, self.others = arrays["choosing"], arrays["others"]
         self.base_accuracy = 1 - float(self.others[0, 0].mean())
 
     def gains_of(self, losses: np.ndarray) -> np.ndarray:
@@ -146,8 +156,7 @@ class Measured:
                 for _ in range(n_draws):
                     drawn = generator.permutation(n_questions)[:drawn_size]
                     means = choosing[:, :, drawn].mean(axis=2)
-                    # Equal accuracies are told apart by the loss.
-                    best = int(np.lexsort((means[1], means[index].round(12)))[-1])
+                    best = find_best(means, index)
                     apparent.append(means[0, best])
                     true.append(others[best])
                 rows.append(
@@ -164,7 +173,8 @@ class Measured:
         for kind in ("plain", "damped"):
             kept = [i for i, edit in enumerate(self.edits) if ("~" in edit) == (kind == "damped")]
             for criterion, index in CRITERIA.items():
-                best = max(kept, key=lambda i: choosing[index, i].mean())
+                means = choosing[:, kept].mean(axis=2)
+                best = kept[find_best(means, index)]
                 chosen, _ = mean_with_reach(choosing[0, best])
                 gain, reach = mean_with_reach(others[0, best])
                 loss_gain = others[1, best]
@@ -201,8 +211,6 @@ class Measured:
 
     def _count_significant(self, gains: np.ndarray, n_tried: int) -> int:
         """Candidates that lower the loss significantly, after Bonferroni's correction."""
-        from statistics import NormalDist
-
         errors = gains.std(axis=1, ddof=1) / np.sqrt(gains.shape[1])
         quantile = NormalDist().inv_cdf(1 - 0.05 / n_tried)
         return int((gains.mean(axis=1) > quantile * errors).sum())

@@ -573,7 +573,7 @@ SELECTOR_MISMATCHES = [
         "strategy: deepest, seed: 3",
         [
             "seed: 3 does not go with strategy 'deepest'",
-            "evolutionary, iterative, pairwise, portfolio, random or rearrange",
+            "evolutionary, iterative, pairwise, portfolio, random, rearrange or repeat",
         ],
     ),
     (

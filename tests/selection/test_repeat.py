@@ -62,7 +62,9 @@ def test_every_block_of_a_size_is_tried() -> None:
     search = toy_search(RepeatedLosses({"3x3": 1.0}))
     found = repeat.find(search, UNITS, [-2], options(times=3, damped=True))
     tried = {unit for row in search.rows for unit in row["units"]}
-    blocks = {f"{first}-{first + 1}x2" for first in range(9)} | {f"{layer}x3" for layer in range(10)}
+    blocks = {f"{first}-{first + 1}x2" for first in range(9)} | {
+        f"{layer}x3" for layer in range(10)
+    }
     assert tried == blocks | {f"{block}~" for block in blocks}
     assert found[-2].edits == {"3x3"}
 
@@ -77,9 +79,7 @@ def test_gains_are_measured_against_the_base_model_sample_by_sample() -> None:
     losses = RepeatedLosses({"4x2": 0.5, "6x2": 0.2})
     chosen, others = np.arange(30), np.arange(30, N_SAMPLES)
     trials = Trials(losses, N_SAMPLES)
-    result = run_search(
-        trials, UNITS, [-1], options(), chosen, others, np.full(N_SAMPLES, LENGTH)
-    )
+    result = run_search(trials, UNITS, [-1], options(), chosen, others, np.full(N_SAMPLES, LENGTH))
     for samples, stage in ((chosen, "1"), (others, "held back")):
         [row] = [row for row in result.rows if row["units"] == ["4x2"] and row["stage"] == stage]
         gains = losses.noise_by_edit["4x2"][samples] - 0.5

@@ -34,7 +34,7 @@ class Repeat(Selector):
     CHOICE = "every block of layers that could run again was tried, by the loss of the whole model"
 
     strategy: Literal["repeat"] = "repeat"
-    metric: MetricName = metric_option(("perplexity", "accuracy"))
+    metric: MetricName = metric_option()
     times: int = option("Most times that a block runs.", 2, ge=2)
     damped: bool = option(
         "Whether every block is also tried with damping (arXiv 2605.23872), which keeps the "
@@ -48,6 +48,14 @@ class Repeat(Selector):
     def _check_units(self) -> Self:
         check_whole_layers(self.units, self.strategy, "runs whole layers again")
         return self
+
+    def allowed_sizes(self, n_layers: int) -> range:
+        longest_block = 0
+        length = 0
+        for is_free in self.free(n_layers):
+            length = length + 1 if is_free else 0
+            longest_block = max(longest_block, length)
+        return range(-longest_block * (self.times - 1), 0)
 
 
 def find(

@@ -108,7 +108,9 @@ def _describe_best(rows: style.Rows) -> str:
 
 def write_caption(rows: style.Rows) -> str:
     tried_counts = sorted({row["n_tried"] for row in rows})
-    tried = " to ".join(f"{count:,}" for count in dict.fromkeys((tried_counts[0], tried_counts[-1])))
+    tried = " to ".join(
+        f"{count:,}" for count in dict.fromkeys((tried_counts[0], tried_counts[-1]))
+    )
     counts = style.format_counts(row["n_samples"] for row in rows)
     held_back_counts = style.format_counts(row["n_held_back"] for row in rows)
     rate = math.floor(100 * FALSE_ALARMS)
