@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.data.calibrations import CalibrationSamples, Sample
+from lamina.data.calibrations import CalibrationSamples, Sample, build_calibration
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
@@ -37,6 +37,7 @@ from lamina_workflow.cost.estimate import count_tokens
 from lamina_workflow.cost.searches import SearchedModel, search_work
 from tests.given import tiny
 from tests.given.cut_models import naive_gold_losses, token_sequences
+from tests.given.edited_models import hold_path
 from tests.selection.examples import (
     KEYS,
     N_SAMPLES,
@@ -45,6 +46,7 @@ from tests.selection.examples import (
     ghost_options,
     random_calibration,
 )
+from tests.selection.test_rearrange import texts_written_by
 
 Proposals = Mapping[int, Mapping[str, frozenset[str]]]
 
@@ -169,6 +171,17 @@ def test_exchanges_change_one_unit_and_begin_with_the_most_promising() -> None:
     for units in sets:
         assert len(units) == 2
         assert len(units & {"3", "8"}) == 1
+
+
+def test_exchanges_leave_layers_that_move_where_they_are() -> None:
+    scores = {unit: float(unit) for unit in UNITS}
+    units = frozenset({"3", "8", "5-6x2", "0<>1"})
+
+    sets = tournament.exchange_units(units, UNITS, scores, 99, UnitPrices())
+
+    free_layers = {"2", "4", "7", "9"}
+    expected = {frozenset({"5-6x2", "0<>1", old, new}) for old in "38" for new in free_layers}
+    assert set(sets) == expected
 
 
 def test_there_are_as_many_exchanges_as_pairs_of_removed_and_other_units() -> None:
@@ -381,6 +394,21 @@ def test_a_search_may_be_a_member_and_proposes_what_it_finds_alone() -> None:
         assert sets[size]["pairwise"] == {units[index] for index in unit_indices}
 
 
+def test_what_rearranging_finds_wins_where_layers_are_in_the_wrong_order() -> None:
+    original = tiny.model("llama")
+    samples = texts_written_by(original)
+    planted = hold_path(original, [0, 3, 2, 1, 4, 4])
+    calibration = build_calibration(samples, 100, source="test", split="test", seed=0)
+    options = portfolio_options(members=["perplexity", "block", "rearrange"])
+
+    [plan], _ = judging.search_plans(
+        request_search(planted, {"c": calibration}, options, sizes=[1])
+    )
+
+    # Which of the two equal layers goes is decided among exchanges around what was proposed.
+    assert set(plan.units) in ({"1<>3", "4"}, {"1<>3", "5"})
+
+
 def test_a_size_that_no_member_proposes_is_refused_and_the_others_are_judged() -> None:
     """Of six layers the third is protected, so that no block of four is left."""
     options = portfolio_options(members=["block"], protect=[2])
@@ -429,7 +457,7 @@ def test_a_killed_search_goes_on_to_the_same_plans(
     assert resumed_search == search()
 
 
-@pytest.mark.parametrize("member", ["random", "given", "taylor"])
+@pytest.mark.parametrize("member", ["random", "given", "repeat", "taylor"])
 def test_a_member_that_proposes_no_sets_is_refused(member: str) -> None:
     with pytest.raises(LaminaError, match="proposes no sets"):
         portfolio_options(members=[member])
@@ -438,6 +466,8 @@ def test_a_member_that_proposes_no_sets_is_refused(member: str) -> None:
 def test_members_that_propose_whole_layers_are_refused_among_sublayers() -> None:
     with pytest.raises(LaminaError, match="whole layers only"):
         portfolio_options(units="mlp")
+    with pytest.raises(LaminaError, match="moves whole layers. Write units: layer"):
+        portfolio_options(units="both", members=["rearrange"])
 
 
 def test_a_portfolio_reruns_if_the_code_of_a_member_changes() -> None:

@@ -161,6 +161,8 @@ class Selector(Choice):
     SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
     # Whether it runs layers again or elsewhere, and does not only remove units.
     MOVES: ClassVar[bool] = False
+    # Whether its models are larger than the base model.
+    GROWS: ClassVar[bool] = False
     # Whether it reads a sweep.
     SWEEPS: ClassVar[bool] = False
     # Whether it goes on from the plan with one unit less.

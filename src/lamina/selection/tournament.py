@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import parse_unit
+from lamina.models.units import parse_unit, removals_among
 from lamina.selection.plans import UnitPrices
 from lamina.selection.trials import Trials
 
@@ -405,15 +405,18 @@ def exchange_units(
     """At most `n_sets` sets with one unit exchanged, lowest new and highest old scores first.
 
     If the new unit counts less than the old one, the lowest others are removed as well; if more,
-    the highest ones may stay.
+    the highest ones may stay. Layers that run again or elsewhere do so in all of the sets.
     """
-    removed_units = sorted(units, key=lambda unit: (-scores[unit], parse_unit(unit)))
-    kept_units = sorted(set(removable) - units, key=lambda unit: (scores[unit], parse_unit(unit)))
+    removals = frozenset(removals_among(units))
+    moves = Candidate(units - removals)
+    removed_units = sorted(removals, key=lambda unit: (-scores[unit], parse_unit(unit)))
+    kept_units = [unit for unit in removable if unit not in units and moves.has_room_for(unit)]
+    kept_units.sort(key=lambda unit: (scores[unit], parse_unit(unit)))
     rank_pairs = sorted(
         product(range(len(removed_units)), range(len(kept_units))),
         key=lambda pair: (sum(pair), pair[0]),
     )
-    size = unit_prices.size_of(units)
+    size = unit_prices.size_of(removals)
     exchanged_sets: dict[frozenset[str], None] = {}
     for old_rank, new_rank in rank_pairs:
         if len(exchanged_sets) == n_sets:
@@ -426,5 +429,5 @@ def exchange_units(
             unit_prices.take_enough([new_unit, *other_removed, *other_kept], size)
         )
         if unit_prices.size_of(exchanged_set) >= size:
-            exchanged_sets[exchanged_set] = None
+            exchanged_sets[exchanged_set | moves.edits] = None
     return list(exchanged_sets)

@@ -16,7 +16,7 @@ from lamina.models.units import COMPONENTS, parse_unit
 from lamina.options.entry import Filled, Spelt, Weights, option, seed_option
 from lamina.options.explain import invalid, join_words
 from lamina.options.metrics import METRICS, MetricName
-from lamina.options.selectors import Selector
+from lamina.options.selectors import Selector, check_whole_layers
 
 if TYPE_CHECKING:
     from lamina.engine.candidates import Candidate
@@ -54,7 +54,8 @@ class Portfolio(Selector):
     metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
     members: list[Filled] = option(
         "Metrics by which the lowest units are proposed, and strategies: those that read the "
-        "streams of the unpruned model, `deepest`, and those that search, which cost much more.",
+        "streams of the unpruned model, `deepest`, and those that search, which cost much more "
+        "(`rearrange` proposes layers that move as well).",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
@@ -100,8 +101,9 @@ class Portfolio(Selector):
         searching = [
             kind.title()
             for kind in Selector.kinds()
-            if kind.SEARCHES and not kind.MOVES and kind is not type(self)
+            if kind.SEARCHES and not kind.GROWS and kind is not type(self)
         ]
+        moving = [kind.title() for kind in Selector.kinds() if kind.MOVES]
         metrics = [
             name for name, metric in METRICS.items() if metric.pass_ in ("removal", "stream")
         ]
@@ -116,6 +118,8 @@ class Portfolio(Selector):
                     f"'{name}' proposes whole layers only. Write `units: layer` or `units: both`.",
                     "members",
                 )
+            if name in moving:
+                check_whole_layers(self.units, name, "moves whole layers")
         return self
 
     @property

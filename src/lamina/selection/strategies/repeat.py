@@ -31,6 +31,7 @@ class Repeat(Selector):
 
     SEARCHES = True
     MOVES = True
+    GROWS = True
     CHOICE = "every block of layers that could run again was tried, by the loss of the whole model"
 
     strategy: Literal["repeat"] = "repeat"
