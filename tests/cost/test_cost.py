@@ -146,6 +146,12 @@ def test_the_work_of_a_second_step_by_hand() -> None:
     assert naive_work == 25 * (2 + 2 * 1)
 
 
+def test_a_layer_more_costs_a_layer_more() -> None:
+    """Alone, a model without contexts to share runs all of its layers."""
+    for n_removed in (-3, -1, 0, 2):
+        assert work.benchmark_work(TEN_TOKENS, 12, [n_removed], []).engine == 10 * (12 - n_removed)
+
+
 @pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7], [3, 3]])
 def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
     """A mean over random plans."""

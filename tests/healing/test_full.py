@@ -15,6 +15,7 @@ from lamina.healing.full import Full
 from lamina.healing.training import MasterWeights
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
 from tests.given import tiny
 from tests.healing.examples import copy_parameters, has_parameters, validation_losses
 
@@ -66,6 +67,26 @@ def test_a_tied_head_stays_tied(tmp_path: Path) -> None:
     full.save(weights, tmp_path)
     loaded = materialise(base, PLAN, None, tmp_path)
     assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+
+
+@pytest.mark.parametrize("layers_again", ["shared", "copied"])
+def test_a_layer_that_runs_again_is_trained_once_or_as_a_copy(
+    layers_again: str, tmp_path: Path
+) -> None:
+    base = tiny.model()
+    parameters_before = copy_parameters(base)
+    plan = {"units": ["1x2", "3"]}
+    options = Full(layers_again=layers_again, epochs=2, warmup_steps=0, objective="lm")
+    weights, _ = full.heal(base, plan, None, make_sources(), options)
+    assert has_parameters(base, parameters_before)
+    full.save(weights, tmp_path)
+    loaded = materialise(base, plan, None, tmp_path)
+    assert has_parameters(loaded, dict(weights))
+
+    first_run, second_run = (layer.mlp.up_proj.weight for layer in layers_of(loaded)[1:3])
+    assert not torch.equal(first_run, layers_of(base)[1].mlp.up_proj.weight)
+    assert (first_run is second_run) == (layers_again == "shared")
+    assert torch.equal(first_run, second_run) == (layers_again == "shared")
 
 
 def initial_weights(base_seed: int, start: str) -> dict[str, nn.Parameter]:

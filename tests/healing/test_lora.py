@@ -91,6 +91,25 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
     }
 
 
+def test_each_run_of_a_layer_has_its_own_update(tmp_path: Path) -> None:
+    base = tiny.model()
+    plan = {"units": ["1-2x2", "4"]}
+    sources = [TrainingSource(make_samples())]
+    healed, rows = lora.heal(base, plan, None, sources, Lora(**FAST_OPTIONS))
+    lora.save(healed, tmp_path)
+    losses = validation_losses(rows)
+    assert losses[-1] < losses[0]
+
+    loaded = materialise(base, plan, None, tmp_path)
+    token_ids = tiny.tokens()
+    with torch.no_grad():
+        trained_logits = healed.model(input_ids=token_ids).logits
+        loaded_logits = loaded(input_ids=token_ids).logits
+    torch.testing.assert_close(loaded_logits, trained_logits, atol=1e-4, rtol=1e-4)
+    first_run, second_run = (layers_of(loaded)[index].mlp.up_proj.weight for index in (1, 3))
+    assert not torch.equal(first_run, second_run)
+
+
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
     """The held-out documents have another answer than those that are trained on."""
     base = tiny.model()

@@ -40,6 +40,11 @@ class Full(Healing):
         "transformers draws them for a model of this shape.",
         "pruned",
     )
+    layers_again: Literal["shared", "copied"] = option(
+        "Whether a layer that runs again keeps one set of weights for all of its runs, or is "
+        "trained as a copy for each run.",
+        "shared",
+    )
 
 
 def heal(
@@ -66,7 +71,7 @@ def heal(
 
     variant = materialise(base, plan, patches)
     torch.manual_seed(options.seed)
-    weights = unshare_parameters(variant)
+    weights = unshare_parameters(variant, options.layers_again == "copied")
     if options.start == "random":
         _draw_random_weights(variant, weights)
 

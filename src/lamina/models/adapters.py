@@ -137,9 +137,13 @@ def _read_adapter(folder: Path) -> _StoredAdapter:
 
 
 def _replace_weights(variant: PreTrainedModel, tensors: Tensors, folder: Path) -> None:
-    """Replace all weights of a variant by trained ones."""
+    """Replace all weights of a variant by trained ones.
+
+    If layers that run again were trained as copies, there are more of them than the variant shares.
+    """
+    are_copied = len(tensors) > len(dict(variant.named_parameters()))
     weights: dict[str, nn.Parameter] = {}
-    for name, weight in unshare_parameters(variant).items():
+    for name, weight in unshare_parameters(variant, are_copied).items():
         weights[_PEFT_PREFIX + name] = weight
     different = sorted(weights.keys() ^ tensors.keys())
     if different:

@@ -116,16 +116,34 @@ def unshare_parameter(module: nn.Module, name: str) -> nn.Parameter:
     return copied
 
 
-def unshare_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+def unshare_parameters(
+    model: PreTrainedModel, parts_layers: bool = False
+) -> dict[str, nn.Parameter]:
     """Replace all parameters of a variant by copies; return these by name.
 
     Tied parameters stay tied.
+
+    parts_layers: Whether a layer that runs again gets parameters of its own for each run.
     """
     copies = {weight: _copy_parameter(weight) for weight in model.parameters()}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
             setattr(module, name, copies[weight])
+    if parts_layers:
+        _part_layers(model)
     return dict(model.named_parameters())
+
+
+def _part_layers(model: PreTrainedModel) -> None:
+    """Give every layer that shares parameters with an earlier one copies of them."""
+    earlier_weights: set[nn.Parameter] = set()
+    for layer in layers_of(model):
+        shared_weights = earlier_weights.intersection(layer.parameters())
+        for module in layer.modules():
+            for name, weight in list(module.named_parameters(recurse=False)):
+                if weight in shared_weights:
+                    setattr(module, name, _copy_parameter(weight))
+        earlier_weights.update(layer.parameters())
 
 
 def _copy_parameter(weight: torch.Tensor) -> nn.Parameter:
