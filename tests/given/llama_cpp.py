@@ -10,6 +10,7 @@ from gguf import MODEL_ARCH, MODEL_ARCH_NAMES, get_tensor_name_map
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.models.export import gguf_file, save
+from lamina.models.surgery import source_layers
 from tests.given import gguf_files, tiny
 from tests.given.variants import base_folder, source_of
 
@@ -21,7 +22,7 @@ ARCHITECTURES = {
 DEPTH = 13
 # Gemma 3 has one layer with full attention after five with a sliding window.
 PERIOD = ["sliding_attention"] * 5 + ["full_attention"]
-# Family, removed layers, and whether each remaining layer has the kind of attention that llama.cpp
+# Family, edits, and whether each remaining layer has the kind of attention that llama.cpp
 # gives to its new index.
 CASES: list[tuple[str, list[str], bool]] = [
     ("llama", ["2", "5", "6"], True),
@@ -30,6 +31,10 @@ CASES: list[tuple[str, list[str], bool]] = [
     ("gemma3_text", ["11", "12"], True),
     ("gemma3_text", ["3"], False),
     ("gemma3_text", ["4", "5", "6"], False),
+    ("llama", ["2-4x2", "7<>9"], True),
+    ("qwen3", ["3", "5x3", "8-9x2"], True),
+    ("gemma3_text", ["0-5x2"], True),
+    ("gemma3_text", ["2x2"], False),
 ]
 
 
@@ -157,8 +162,8 @@ def largest_differences(family: str, units: list[str], folder: Path) -> tuple[fl
     cut_model = AutoModelForCausalLM.from_pretrained(folder / "export")
     convert(base, folder / "base.gguf")
     convert(cut_model, folder / "converted.gguf")
-    remaining_layers = [layer for layer in range(DEPTH) if str(layer) not in units]
-    gguf_file.copy_layers(folder / "base.gguf", folder / "copied.gguf", remaining_layers)
+    layers = source_layers(base, units)
+    gguf_file.copy_layers(folder / "base.gguf", folder / "copied.gguf", layers)
 
     return (
         largest_difference(folder / "base.gguf", base, rows),
