@@ -2,7 +2,8 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_running_layers_again_gives.sql
 --
--- One row per search and block that it ran again, all on the n_samples that chose.
+-- One row per search that chose such a block, and block that it tried, all on the n_samples that
+-- chose.
 -- first, last          layers of the block
 -- times, is_damped     how often it runs, and whether with damping
 -- change, stderr       mean difference of the loss from the base model, below 0 for a gain
@@ -32,4 +33,5 @@ SELECT model, calibration, selector, removed, edit, block['first']::INTEGER AS f
     count(*) OVER (PARTITION BY model, calibration, selector) AS n_tried,
     held_back_change, held_back_stderr, n_held_back
 FROM compared LEFT JOIN ended USING (model, calibration, selector, edit)
+QUALIFY count(held_back_change) OVER (PARTITION BY model, calibration, selector) > 0
 ORDER BY model, calibration, selector, times, is_damped, first, last;

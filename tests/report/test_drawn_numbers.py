@@ -156,7 +156,7 @@ DRAWN_NUMBERS = {
     ),
     "cross_task": DrawnNumbers(CHANGES, read_cell_colours, cross_task.COLOURS, cross_task.SCALE),
     "repetition_maps": DrawnNumbers(
-        r"""SELECT regexp_extract(units[1], '\d+')::INT, regexp_extract(units[1], '(\d+)x', 1)::INT, change
+        r"""SELECT regexp_extract(units[1], '\d+')::INT, -removed - 1, change
         FROM searches WHERE strategy = 'repeat' AND stage = '1'""",
         read_image_cells,
     ),

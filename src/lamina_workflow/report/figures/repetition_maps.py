@@ -1,4 +1,4 @@
-"""What it gives to run each block of layers again: a column per first layer, a row per last one."""
+"""What it gives to run each block of layers again: a column per first layer, a row per length."""
 
 import math
 from statistics import NormalDist
@@ -23,6 +23,7 @@ FALSE_ALARMS = 0.05  # of one map: how often a block is marked although none gai
 COLOURS = LinearSegmentedColormap.from_list(
     "change", ["#08519c", "#9ecae9", "#ffffff", "#fdc57f", "#b04a00"]
 )
+NOT_TRIED = "#e8e8e8"
 BEST_STYLE: style.LineStyle = {"fill": False, "edgecolor": "black", "linewidth": 1.4}
 GAIN_STYLE: style.LineStyle = {"marker": "o", "linestyle": "", "markersize": 3.5, "color": "black"}
 
@@ -30,12 +31,13 @@ GAIN_STYLE: style.LineStyle = {"marker": "o", "linestyle": "", "markersize": 3.5
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     """One panel per search, number of runs and damping; one colour scale for all."""
     groups = group_rows(rows, "model", "calibration", "selector", "times", "is_damped")
-    figure, panels = style.make_panels(len(groups), 4.2, 3.9, 3)
+    longest = max(_count_layers(row) for row in rows)
+    figure, panels = style.make_panels(len(groups), 4.2, 1.3 + 0.3 * longest, 3)
     scale = _scale_changes(rows)
     for axes, (key, panel_rows) in zip(panels, groups.items(), strict=True):
         model, calibration, selector, times, is_damped = key
         _draw_map(axes, panel_rows, scale)
-        runs = f"{selector}, {times} runs{', damped' if is_damped else ''}"
+        runs = f"{selector}: {times} runs{', damped' if is_damped else ''}"
         title = theme.format_title(model, f"{calibration}, {runs}")
         axes.set_title(f"{title}\n{_describe_best(panel_rows)}", fontsize=8)
 
@@ -67,22 +69,36 @@ def is_gain(row: dict[str, Any]) -> bool:
 
 def _draw_map(axes: Axes, rows: style.Rows, scale: Normalize) -> None:
     n_layers = 1 + max(row["last"] for row in rows)
-    changes = np.full((n_layers, n_layers), np.nan)
+    longest = max(_count_layers(row) for row in rows)
+    changes = np.full((longest, n_layers), np.nan)
     for row in rows:
-        changes[row["last"], row["first"]] = row["change"]
+        x, y = row["first"], _count_layers(row)
+        changes[y - 1, x] = row["change"]
         if is_gain(row):
             colour = choose_text_colour(COLOURS(scale(row["change"])))
-            axes.plot(row["first"], row["last"], **GAIN_STYLE | {"color": colour})
+            axes.plot(x, y, **GAIN_STYLE | {"color": colour})
         if row["held_back_change"] is not None:
-            corner = row["first"] - 0.5, row["last"] - 0.5
-            axes.add_patch(Rectangle(corner, 1, 1, zorder=3, **BEST_STYLE))
-    axes.imshow(changes, origin="lower", aspect="auto", cmap=COLOURS, norm=scale)
-    hints = [(row["first"], row["last"], _describe_cell(row)) for row in rows]
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, zorder=3, **BEST_STYLE))
+    axes.imshow(
+        changes,
+        extent=(-0.5, n_layers - 0.5, 0.5, longest + 0.5),
+        origin="lower",
+        aspect="auto",
+        cmap=COLOURS,
+        norm=scale,
+        interpolation="none",
+    )
+    hints = [(row["first"], _count_layers(row), _describe_cell(row)) for row in rows]
     style.add_hints(axes, hints)
-    axes.set(xlabel="first layer of the block", ylabel="last layer of the block")
+    axes.set(xlabel="first layer of the block", ylabel="layers in the block")
+    axes.set_facecolor(NOT_TRIED)
     axes.grid(False)
     style.set_integer_ticks(axes, "x")
     style.set_integer_ticks(axes, "y")
+
+
+def _count_layers(row: dict[str, Any]) -> int:
+    return int(row["last"] - row["first"] + 1)
 
 
 def _describe_cell(row: dict[str, Any]) -> str:
