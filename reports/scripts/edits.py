@@ -150,20 +150,19 @@ class Measured:
         for size in SIZES:
             drawn_size = min(size, n_questions)
             n_draws = 1 if drawn_size == n_questions else N_DRAWS
-            for criterion, index in CRITERIA.items():
+            row = [self.name, self.task, kind, str(len(kept)), str(drawn_size)]
+            for criterion in CRITERIA.values():
                 apparent: list[float] = []
                 true: list[float] = []
                 for _ in range(n_draws):
                     drawn = generator.permutation(n_questions)[:drawn_size]
                     means = choosing[:, :, drawn].mean(axis=2)
-                    best = find_best(means, index)
+                    best = find_best(means, criterion)
                     apparent.append(means[0, best])
                     true.append(others[best])
-                rows.append(
-                    [self.name, self.task, kind, str(len(kept)), str(drawn_size), criterion]
-                    + [f"{100 * np.mean(apparent):+.1f}", f"{100 * np.mean(true):+.1f}"]
-                    + [f"{100 * np.mean(np.array(true) > 0):.0f} %"]
-                )
+                row += [f"{100 * np.mean(apparent):+.1f}", f"{100 * np.mean(true):+.1f}"]
+                row += [f"{100 * np.mean(np.array(true) > 0):.0f} %"]
+            rows.append(row)
         return rows
 
     def best_rows(self) -> list[list[str]]:
@@ -216,8 +215,9 @@ class Measured:
         return int((gains.mean(axis=1) > quantile * errors).sum())
 
 
-SURVIVAL = ["model", "task", "blocks", "tried", "questions", "chosen by", "apparent gain, points"]
-SURVIVAL += ["on others", "better than the base there"]
+SURVIVAL = ["model", "task", "blocks", "tried", "questions"]
+SURVIVAL += ["chosen by accuracy: apparent gain, points", "on the others", "gains there"]
+SURVIVAL += ["chosen by loss: apparent gain, points", "on the others", "gains there"]
 BEST = ["model", "task", "blocks", "chosen by", "best", "base, %", "on those that chose"]
 BEST += ["gain on the others, points", "change of loss", "n"]
 LENGTHS = ["model", "task", "layers", "blocks", "tried", "median gain, points", "largest"]
