@@ -72,8 +72,8 @@ def measure(name: str, source: str, task: str, data: Path | None, longest: int) 
     np.savez_compressed(
         FOLDER / f"{name}-{task}.npz",
         edits=np.array(edits),
-        choosing=measure_part(base, choosing, candidates, f"{name}-{task}-choosing"),
-        others=measure_part(base, others, candidates, f"{name}-{task}-others"),
+        choosing=measure_part(base, choosing, candidates, f"{name}-{task}-{longest}-choosing"),
+        others=measure_part(base, others, candidates, f"{name}-{task}-{longest}-others"),
     )
 
 
