@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import chdir
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -25,7 +25,7 @@ from lamina.paths import PROJECT, RESULTS
 from lamina.variant import FORM
 from lamina.version import VERSION
 from lamina_workflow.checks import advice
-from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
+from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.papers.study import (
     PAPERS,
     SAMPLES,
@@ -145,7 +145,8 @@ def prune(
     typer.echo("Reading the model's configuration and your data …", err=True)
     sized: SizedRequest | None = None
     if minutes is not None:
-        sized = _fit_into_time(request, folder, minutes, cores)
+        with _leaving_no_new_folder(folder):
+            sized = _fit_into_time(request, folder, minutes, cores)
         request = sized.request
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
@@ -156,6 +157,18 @@ def prune(
     if minutes is not None and sized is not None:
         _print_overtime(study.folder, minutes, seconds, sized.forecast_by_stage)
     typer.echo(f"These files and commands are those of the folder: cd {study.folder}")
+
+
+@contextmanager
+def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
+    """If an error that a user can correct ends the block, remove a folder that it has made."""
+    is_new = not folder.exists()
+    try:
+        yield
+    except LaminaError:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class SizedRequest(NamedTuple):
@@ -313,8 +326,15 @@ def paper(
     """
     request = PaperRequest(name, tuple(study or ()), small, data, samples)
     folder = folder or name_folder(request)
-    typer.echo("\n".join(write_paper(request, folder)))
     configuration = Path(CONFIGURATION)
+    with _leaving_no_new_folder(folder):
+        notes = write_paper(request, folder)
+        # Imports transformers, and so only here.
+        from lamina_workflow.checks.load import load_configuration
+
+        with chdir(folder):
+            load_configuration(read_configuration(configuration), Path.cwd())
+    typer.echo("\n".join(notes))
     # Few samples are what --small asks for.
     _run_snakemake(folder, cores, configuration, *WHOLE_STUDY, advises=small is None)
     _print_ending(folder, configuration)
