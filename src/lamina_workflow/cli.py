@@ -221,7 +221,11 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
             forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
     forecast_file.unlink()
     chosen = sample_sizes.choose_size(forecasts, minutes)
-    typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes))
+    n_given = None  # of a task of lm-eval
+    if request.task is None:
+        files = prepare_study(largest_request).files
+        n_given = max((len(records) for records in files.values()), default=None)
+    typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes, n_given))
     return SizedRequest(sized_requests[chosen.n_samples], chosen.seconds_by_stage)
 
 
@@ -572,20 +576,29 @@ def explain(
 @app.command()
 def query(
     name: Annotated[
-        str, typer.Argument(help="Name of a query in sql/queries, such as how_healing_went.")
-    ],
+        str | None,
+        typer.Argument(
+            help="Name of a question, such as which_model_to_take; without it, all are listed.",
+            show_default=False,
+        ),
+    ] = None,
     wide: Annotated[bool, typer.Option(help="Print all columns.")] = False,
     csv: Annotated[bool, typer.Option(help="Print CSV, with all digits.")] = False,
 ) -> None:
     """Answer a question about the run in the current folder.
 
-    A wrong name prints the nearest right one.
+    Without a name, the questions are listed. A wrong name prints the nearest right one.
 
     ```
     lamina query which_model_to_take
     lamina query which_variants_there_are --csv > variants.csv
     ```
     """
+    if name is None:
+        from lamina_workflow.report.queries import list_questions
+
+        typer.echo("\n".join(list_questions()))
+        return
     options = [name for name, is_on in (("--wide", wide), ("--csv", csv)) if is_on]
     _run_module("lamina_workflow.report.shell", *options, name)
 

@@ -39,7 +39,7 @@ def count_document_tokens(
     table = parquet.read_table(task_file, ["question_characters", "choice_characters"])
     questions = [characters / characters_per_token for characters in table[0].to_pylist()]
     answers = [
-        [max(1.0, characters / characters_per_token) for characters in choices]
+        [max(1, round(characters / characters_per_token)) for characters in choices]
         for choices in table[1].to_pylist()
     ]
     mean_question = sum(questions) / max(1, len(questions))
@@ -48,6 +48,7 @@ def count_document_tokens(
 
     lines: list[int] = []
     n_row_tokens = 0.0
+    n_scored = 0
     for question, choices in zip(questions, answers, strict=True):
         context = example_tokens + question
         rest_tokens = [length - 1 for length in choices]  # the last token is only predicted
@@ -55,6 +56,7 @@ def count_document_tokens(
         # Choices of one token share their row.
         n_rows = max(1, sum(rest > 0 for rest in rest_tokens))
         n_row_tokens += n_rows * context + sum(rest_tokens)
+        n_scored += 1 + sum(rest_tokens)  # one position predicts the first tokens of all choices
     n_answer_tokens = sum(_mean(lengths) for lengths in answers)
     n_asked_tokens = sum(questions) + len(questions) * example_tokens
     is_written = all(len(lengths) == 1 for lengths in answers)
@@ -64,7 +66,7 @@ def count_document_tokens(
         rows=round(n_row_tokens),
         stream=round(n_asked_tokens + n_answer_tokens),
         longest=max(lines, default=0),
-        scored=round(sum(sum(lengths) for lengths in answers)),
+        scored=n_scored,
         lines=tuple(sorted(lines)),
         answers=round(n_answer_tokens),
         written=round(n_answer_tokens) if is_written else 0,

@@ -665,7 +665,9 @@ class Works:
                 tokens, manifest["n_layers"], removed_together, removed_alone
             )
             # A model that runs alone computes them at every position.
-            n_logits = tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
+            n_logits = float(
+                tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
+            )
             n_logits += writing_tokens(tokens.written, tokens.samples) * len(variants)
             memory = _benchmark_memory(
                 self.shapes[model], tokens, len(removed_together), len(removed_alone)

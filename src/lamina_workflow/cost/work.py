@@ -137,7 +137,8 @@ def sweep_logits(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: 
     """The logits of one sweep of all units; arguments as of `sweep_work`."""
     n_models = 1 + len(remaining_units(n_layers, removed, kind))
     if pass_ == "removal":
-        n_positions = float(tokens.scored * (n_models + 1))  # the base model is carried along
+        n_carried = 1 if removed else 0  # the base model
+        n_positions = float(tokens.scored * (n_models + n_carried))
         return Logits(n_positions, n_positions)
     if pass_ == "generate":
         return Logits(n_models * writing_tokens(tokens.longest_written, tokens.samples))
