@@ -54,7 +54,7 @@ drawn AS (
             CASE WHEN isfinite(kept) THEN kept END AS kept),
         s.calibration AS drawn_calibration, s.selector AS drawn_selector
     FROM taken AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
-    WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
+    WHERE s.selector <> 'none' AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
 ),
 -- Draws of a calibration under one selector are not further selectors, and the reverse: first the
 -- mean over the one, then the spread over the other.

@@ -123,7 +123,7 @@ measured AS (
 ),
 searched AS (  -- a search chooses on what it does not hold back
     SELECT model, calibration, selector, removed, any_value(n_samples) AS n_search FROM searches
-    WHERE stage = 'winner' AND removed > 0 GROUP BY ALL
+    WHERE stage = 'winner' AND strategy <> 'none' GROUP BY ALL
 )
 SELECT p.* EXCLUDE (gone),
     CASE WHEN accuracy_before IS NOT NULL THEN coalesce(n_search, n_before) END AS n_before,
@@ -210,13 +210,13 @@ WITH ended AS (
 )
 SELECT e.*, b.search_loss AS search_loss_base, b.loss AS loss_base, c.evaluations, c.sets, c.layer_tokens
 FROM ended AS e
-LEFT JOIN (FROM ended WHERE removed = 0) AS b USING (model, calibration, selector), LATERAL (
+LEFT JOIN (FROM ended WHERE strategy = 'none') AS b USING (model, calibration, selector), LATERAL (
     SELECT sum(s.n_new) AS evaluations, count(DISTINCT s.units) AS sets, sum(s.layer_tokens) AS layer_tokens
     FROM searches AS s
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
         AND s.stage <> 'held back' AND s.removed = e.removed
 ) AS c;
-COMMENT ON VIEW search_results IS 'One row per search and size: the set that it found, the loss of that set on held-out samples, and what the search cost; the base model has removed = 0.';
+COMMENT ON VIEW search_results IS 'One row per search and size: the set that it found, the loss of that set on held-out samples, and what the search cost; the base model has strategy none.';
 COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as for any best of many. Its samples are not those of loss: compare it with search_loss_base.';
 COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
 COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the base model on the same samples as search_loss.';

@@ -28,7 +28,7 @@ paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
         paired_stderr(v.value, p.value, v.metric) AS stderr
     FROM benchmark_samples AS v
     JOIN benchmark_samples AS p USING (model, calibration, selector, removed, task, metric, sample)
-    WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND v.metric <> 'perplexity'
+    WHERE v.selector <> 'none' AND p.repair = 'none' AND p.healing = 'none' AND v.metric <> 'perplexity'
         AND NOT (v.repair = 'none' AND v.healing = 'none')
     GROUP BY ALL
 )
@@ -50,7 +50,7 @@ JOIN told AS p USING (model, calibration, selector, removed, task, metric)
 LEFT JOIN paired AS s ON s.model = v.model AND s.calibration = v.calibration AND s.selector = v.selector
     AND s.removed = v.removed AND s.repair = v.repair AND s.healing = v.healing AND s.task = v.task
     AND s.metric = v.metric
-WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND NOT (v.repair = 'none' AND v.healing = 'none');
+WHERE v.selector <> 'none' AND p.repair = 'none' AND p.healing = 'none' AND NOT (v.repair = 'none' AND v.healing = 'none');
 COMMENT ON VIEW repairs IS 'One row per repaired variant and task: what repair and healing recovered compared with the same plan without repair.';
 COMMENT ON COLUMN repairs.metric IS 'Main metric of the task.';
 COMMENT ON COLUMN repairs.pruned_value IS 'The number after pruning, before repair.';

@@ -37,7 +37,7 @@ SELECT
     count(*) AS n_samples
 FROM benchmark_samples AS v
 JOIN benchmark_samples AS b USING (model, task, metric, sample)
-WHERE v.removed > 0 AND b.removed = 0 AND v.metric <> 'perplexity'
+WHERE v.selector <> 'none' AND b.selector = 'none' AND v.metric <> 'perplexity'
 GROUP BY ALL;
 COMMENT ON VIEW paired_differences IS 'One row per variant and task: difference from the base model over the same test documents.';
 COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base: -1 to 1 for accuracies, nats per token for nll.';
@@ -50,7 +50,8 @@ COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were
 
 CREATE OR REPLACE VIEW against_base AS
 WITH base AS (
-    SELECT model, task, part_of, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
+    SELECT model, task, part_of, metric, value AS base_value, stderr AS base_stderr FROM benchmarks
+    WHERE selector = 'none'
 ),
 joined AS (
     SELECT
@@ -58,7 +59,7 @@ joined AS (
         m.* REPLACE (CASE WHEN isfinite(m.value) THEN m.stderr END AS stderr), base_value, base_stderr,
         m.value - base_value AS change,
         CASE
-            WHEN m.removed = 0 THEN m.stderr ** 2
+            WHEN m.selector = 'none' THEN m.stderr ** 2
             WHEN p.stderr IS NULL THEN 0
             WHEN m.metric = 'perplexity' THEN
                 perplexity_covariance(m.value, m.stderr, base_value, base_stderr, p.stderr)
@@ -89,7 +90,7 @@ told AS (
             AS at_chance,
         CASE WHEN higher_is_better THEN base_error(base_stderr, chance, n_samples) END AS base_error,
         CASE
-            WHEN removed = 0 THEN 1
+            WHEN selector = 'none' THEN 1
             WHEN is_answers THEN answer_slope(both_right, higher, lower, n_paired)
             ELSE coalesce(covariance / nullif(base_stderr ** 2, 0), 0)
         END AS slope
@@ -99,7 +100,7 @@ shares AS (
     SELECT *,
         CASE
             WHEN at_chance THEN 'at chance'
-            WHEN removed > 0 AND NOT clear_base(base_value, base_error, chance) THEN 'too few'
+            WHEN selector <> 'none' AND NOT clear_base(base_value, base_error, chance) THEN 'too few'
         END AS kept_reason,
         CASE
             WHEN at_chance THEN NULL
@@ -232,7 +233,7 @@ CREATE OR REPLACE VIEW shared_errors AS
 WITH shared AS (SELECT model, task FROM own_tasks GROUP BY ALL HAVING count(*) > 1),
 owned AS MATERIALIZED (
     SELECT *, count(*) OVER variant AS n_values, count(kept) OVER variant AS n_kept FROM scores
-    WHERE own AND removed > 0 AND model IN (SELECT model FROM shared)
+    WHERE own AND selector <> 'none' AND model IN (SELECT model FROM shared)
     WINDOW variant AS (PARTITION BY model, calibration, selector, removed, repair, healing)
     QUALIFY (model, task) IN (FROM shared)
 ),
@@ -244,7 +245,7 @@ documents AS (  -- what each adds to value and to both shares, up to a constant
             ELSE kept * (b.value - d.value) END AS a
     FROM owned AS o
     JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
-    LEFT JOIN (FROM benchmark_samples WHERE removed = 0) AS b ON b.model = o.model AND b.task = o.task
+    LEFT JOIN (FROM benchmark_samples WHERE selector = 'none') AS b ON b.model = o.model AND b.task = o.task
         AND b.metric = d.metric AND b.sample = d.sample
     WHERE d.metric = CASE WHEN o.metric = 'perplexity' THEN 'nll' ELSE o.metric END
 ),

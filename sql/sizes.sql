@@ -20,6 +20,18 @@ saved AS (
             ELSE attention_parameters + active_mlp_parameters + other_parameters END) AS read_parameters
     FROM removed_units GROUP BY ALL
 ),
+repetitions AS (  -- 7-9x2 runs layers 7 to 9 twice
+    SELECT model, calibration, selector, removed, regexp_extract(unit, '^\d+')::BIGINT AS first_layer,
+        coalesce(nullif(regexp_extract(unit, '-(\d+)', 1), '')::BIGINT, first_layer) AS last_layer,
+        regexp_extract(unit, 'x(\d+)', 1)::BIGINT AS times
+    FROM plans WHERE edit = 'repetition'
+),
+repeated AS (  -- a layer that runs again is read again
+    SELECT p.model, p.calibration, p.selector, p.removed,
+        sum((times - 1) * (attention_parameters + active_mlp_parameters + other_parameters)) AS read_parameters
+    FROM repetitions AS p JOIN layer_sizes AS l ON l.model = p.model AND l.layer BETWEEN first_layer AND last_layer
+    GROUP BY ALL
+),
 added AS (
     SELECT model, calibration, selector, removed, repair, sum(parameters) AS parameters
     FROM patches GROUP BY ALL
@@ -31,8 +43,9 @@ timed AS (
 described AS (
     SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.timed,
         coalesce(s.parameters, 0) - coalesce(a.parameters, 0) AS fewer_parameters,
-        coalesce(s.read_parameters, 0) - coalesce(a.parameters, 0) AS fewer_read
+        coalesce(s.read_parameters, 0) - coalesce(r.read_parameters, 0) - coalesce(a.parameters, 0) AS fewer_read
     FROM variants AS v LEFT JOIN saved AS s USING (model, calibration, selector, removed)
+    LEFT JOIN repeated AS r USING (model, calibration, selector, removed)
     LEFT JOIN added AS a USING (model, calibration, selector, removed, repair)
 )
 SELECT d.model, d.calibration, d.selector, d.removed, d.repair, d.healing,

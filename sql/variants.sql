@@ -72,7 +72,7 @@ COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_r
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS MATERIALIZED (
     SELECT * FROM variants
-    WHERE removed > 0 AND own_metric <> 'perplexity' AND own_value IS NOT NULL AND text_perplexity IS NOT NULL
+    WHERE selector <> 'none' AND own_metric <> 'perplexity' AND own_value IS NOT NULL AND text_perplexity IS NOT NULL
 ),
 told AS MATERIALIZED (FROM scores),
 counted AS (
@@ -160,8 +160,9 @@ COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: for eac
 COMMENT ON COLUMN frontier.n_samples IS 'Distinct test documents of accuracy, over all calibrations.';
 COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size is better in accuracy or perplexity and at least equal in the other.';
 
--- A repair that hurt on held-out documents of the calibration is never an answer; a recipe then
--- goes without repair.
+-- Answers are smaller models: plans that only move layers, of size 0 and below, are none. A repair
+-- that hurt on held-out documents of the calibration is never an answer; a recipe then goes without
+-- repair.
 CREATE OR REPLACE VIEW answers AS
 WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,

@@ -14,8 +14,9 @@
 -- and lambdas in a form that older versions cannot read: write CASE, and no lambda.
 --
 -- A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing.
--- The base model has removed = 0 and 'none' in the others. Layers keep the numbers they have in the
--- base model.
+-- The base model has 'none' in calibration, selector, repair and healing. It has removed = 0, but so
+-- has a plan that only moves layers: the selector tells them apart. Layers keep the numbers they
+-- have in the base model.
 
 -- A standard error from a variance. A variance below 0 comes from rounding. One that is unknown
 -- stays unknown; greatest alone would make it 0.

@@ -18,9 +18,9 @@ Every result is a row of a table: a Parquet file under `results/tables/`, and a 
 `python tools/tables_page.py` from `src/lamina/tables/` and `sql/*.sql`, where each column is described once.
 
 A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
-`removed` = 0 and `none` in the others. Layers keep the numbers they have in the base model. Each file's metadata name
-the version of lamina, all that the job was told that wrote it (`lamina.job`; `make explain` prints it) and, where one
-job measured it, the digest of its code, a hash of its settings, and its seed.
+`none` for calibration, selector, repair and healing. Layers keep the numbers they have in the base model. Each file's
+metadata name the version of lamina, all that the job was told that wrote it (`lamina.job`; `make explain` prints it)
+and, where one job measured it, the digest of its code, a hash of its settings, and its seed.
 
 The tables show the study that ran last. A results folder in which several configurations were run keeps the tables of
 each: `studies.benchmarks`, and so on for every table below, has a first column `study`, the name of the

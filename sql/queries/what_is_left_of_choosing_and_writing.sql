@@ -8,5 +8,5 @@
 -- bare                        whether there is neither repair nor healing
 -- Empty where no task measures written answers in addition to choices (`generate` of a benchmark task).
 SELECT *, repair = 'none' AND healing = 'none' AS bare FROM choices_and_generation
-WHERE own AND removed > 0 AND choice_kept IS NOT NULL AND written_kept IS NOT NULL
+WHERE own AND selector <> 'none' AND choice_kept IS NOT NULL AND written_kept IS NOT NULL
 ORDER BY model, task, healing <> 'none', repair <> 'none', repair, healing, calibration, selector, removed;

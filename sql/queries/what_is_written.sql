@@ -29,8 +29,8 @@ WITH found AS (
         any_value(a.n_samples) AS n_samples
     FROM against_base AS a
     JOIN scores AS s USING (model, calibration, selector, removed, repair, healing, task)
-    WHERE a.own OR a.removed = 0
+    WHERE a.own OR a.selector = 'none'
     GROUP BY ALL HAVING count(*) FILTER (a.metric = 'repetition') > 0
 )
 FROM found
-ORDER BY model, task, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;
+ORDER BY model, task, selector <> 'none', calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;

@@ -12,4 +12,4 @@ SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.r
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
     peak_memory_ratio, timed
 FROM main_timings AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
-WHERE removed > 0 ORDER BY model, removed, runs, calibration, selector, repair, healing;
+WHERE selector <> 'none' ORDER BY model, removed, runs, calibration, selector, repair, healing;

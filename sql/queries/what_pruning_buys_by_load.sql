@@ -15,4 +15,4 @@ SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.r
     tokens_per_second, tokens_per_second_ratio, tokens_per_second_ratio_stderr, peak_memory_bytes, peak_memory_ratio,
     parameters_ratio, timed, (SELECT count(DISTINCT (e.prompt, e.batch)) FROM efficiency AS e) AS n_loads
 FROM efficiency LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
-WHERE removed > 0 ORDER BY model, removed, runs, calibration, selector, repair, healing, prompt, batch;
+WHERE selector <> 'none' ORDER BY model, removed, runs, calibration, selector, repair, healing, prompt, batch;

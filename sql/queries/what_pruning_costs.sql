@@ -18,7 +18,7 @@ repaired_means AS (
 SELECT model, calibration, task, metric, selector, removed, repair, repair = coalesce(chosen_repair, 'none') AS as_chosen,
     value, 1.959964 * stderr AS reach, n_samples, base_value, base_stderr, chance, 1 AS n_draws
 FROM scores LEFT JOIN chosen USING (model, calibration, selector, removed)
-WHERE own AND healing = 'none' AND removed > 0 AND repair IN ('none', chosen_repair)
+WHERE own AND healing = 'none' AND selector <> 'none' AND repair IN ('none', chosen_repair)
     AND (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
     AND (model, selector) NOT IN (SELECT (model, selector) FROM repeated)
 UNION ALL

@@ -21,7 +21,7 @@ WITH taken AS (
     FROM scores AS s
     LEFT JOIN (SELECT model, calibration, selector, removed, chosen_repair FROM removal_order)
         USING (model, calibration, selector, removed)
-    WHERE removed > 0 AND healing = 'none' AND repair IN ('none', coalesce(chosen_repair, 'none'))
+    WHERE s.selector <> 'none' AND healing = 'none' AND repair IN ('none', coalesce(chosen_repair, 'none'))
     QUALIFY row_number() OVER (PARTITION BY model, calibration, selector, removed, task
         ORDER BY repair = coalesce(chosen_repair, 'none') DESC) = 1
 )

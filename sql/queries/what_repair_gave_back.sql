@@ -18,7 +18,7 @@
 -- Empty where no variant with a repair or a healing was benchmarked on its own task or on general text.
 WITH tested AS (
     SELECT *, bool_or(repair <> 'none' OR healing <> 'none') OVER (PARTITION BY model, calibration) AS is_repaired
-    FROM scores WHERE removed > 0 AND (own OR general_text)
+    FROM scores WHERE selector <> 'none' AND (own OR general_text)
 ),
 without AS (
     SELECT model, calibration, string_agg(DISTINCT selector, ',' ORDER BY selector) AS refused

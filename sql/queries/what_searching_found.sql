@@ -2,7 +2,7 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_searching_found.sql
 --
--- One row per search and size; the base model has removed = 0.
+-- One row per search and size; the base model has strategy none.
 -- search_loss              mean loss on the n_search samples that the set was chosen on: too low,
 --                          as for any best of many
 -- loss, stderr             mean loss on n_samples others, held back from the search; for a
@@ -13,9 +13,9 @@
 -- repair                   the repair with which the set was chosen, if any
 -- evaluations              sets times samples that the search evaluated
 -- Empty where no selector searches over sets .
-SELECT model, calibration, selector, removed, array_to_string(units, ' ') AS units, search_loss, search_loss_base, n_search, loss,
+SELECT model, calibration, selector, strategy, removed, array_to_string(units, ' ') AS units, search_loss, search_loss_base, n_search, loss,
     loss_stderr AS stderr, loss_base, n_held_back AS n_samples, evaluations, layer_tokens, repair
 FROM search_results
-LEFT JOIN (SELECT model, calibration, selector, removed, repair FROM searches WHERE stage = 'winner')
-    USING (model, calibration, selector, removed)
-ORDER BY model, calibration, selector, removed;
+LEFT JOIN (SELECT model, calibration, selector, strategy, removed, repair FROM searches WHERE stage = 'winner')
+    USING (model, calibration, selector, strategy, removed)
+ORDER BY model, calibration, selector, strategy <> 'none', removed;

@@ -11,11 +11,11 @@
 -- parameters_ratio       measured, else counted from the shapes of layers and patches
 -- Empty where nothing was benchmarked and nothing timed.
 WITH only_tasks AS (
-    SELECT model, any_value(own_tasks) AS task FROM variants WHERE removed > 0 GROUP BY model
+    SELECT model, any_value(own_tasks) AS task FROM variants WHERE selector <> 'none' GROUP BY model
     HAVING count(DISTINCT own_tasks) = 1
 ),
 base_scores AS (
-    SELECT s.* FROM scores AS s JOIN only_tasks USING (model, task) WHERE s.removed = 0 AND s.healing = 'none'
+    SELECT s.* FROM scores AS s JOIN only_tasks USING (model, task) WHERE s.selector = 'none'
 )
 SELECT handle, gates,
     v.* REPLACE (
@@ -30,4 +30,4 @@ FROM variants AS v LEFT JOIN handles USING (model, calibration, selector, remove
 LEFT JOIN gated_variants USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN variant_sizes AS s USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN base_scores AS b USING (model, calibration, selector, removed, repair, healing)
-ORDER BY v.model, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;
+ORDER BY v.model, selector <> 'none', calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;

@@ -73,6 +73,19 @@ class Variant:
         return asdict(self)
 
 
+def describe_size(removed: int) -> str:
+    """The size of a plan in words.
+
+    >>> describe_size(3), describe_size(0), describe_size(-2)
+    ('3 removed', 'as many layers', '2 layers more')
+    """
+    if removed > 0:
+        return f"{removed} removed"
+    if removed == 0:
+        return "as many layers"
+    return f"{-removed} layer{'s' if removed < -1 else ''} more"
+
+
 def _describe_fault(text: str) -> str:
     """What keeps a text from being a variant."""
     parts = text.strip("/").split("/")

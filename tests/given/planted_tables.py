@@ -128,12 +128,12 @@ def connect_planted_tables(
             documents += document_rows
 
     calibration_defaults = {"model": "m", "kind": "choices", "chance_accuracy": 0.25}
+    tables = {"models": [{"model": "m", "n_layers": 12}]} | other_tables
     files = write_tables(
         folder,
-        models=[{"model": "m", "n_layers": 12}],
         calibrations=[{**calibration_defaults, **calibration} for calibration in calibrations],
         benchmarks=benchmarks,
         benchmark_samples=documents,
-        **other_tables,
+        **tables,
     )
     return database.connect_views(VIEWS, files)

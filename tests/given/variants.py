@@ -11,17 +11,18 @@ from lamina.healing.lora import Lora
 from lamina.models.boundary import Patch
 from lamina.models.export import save
 from lamina.models.materialise import materialise
+from lamina.selection.plans import UnitPrices
 from lamina.variant import Variant
 from tests.given import tiny
 
 
 def plan_of(units: list[str]) -> dict[str, Any]:
-    """The plan that removes these units."""
+    """The plan with these edits."""
     return {
         "model": "tiny",
         "calibration": "words",
         "selector": "cosine",
-        "removed": len(units),
+        "removed": UnitPrices().size_of(units),
         "metric": "cosine",
         "strategy": "one_shot",
         "kind": units[0].partition(".")[2] or "layer",
@@ -55,8 +56,9 @@ def source_of(
         "dtype": "auto",
         "weights_sha256": "0",
     }
-    variant = Variant("tiny", "words", "cosine", len(units), **methods)
-    return save.BaseSource(variant, manifest, plan_of(units), benchmarks or [])
+    plan = plan_of(units)
+    variant = Variant("tiny", "words", "cosine", plan["removed"], **methods)
+    return save.BaseSource(variant, manifest, plan, benchmarks or [])
 
 
 def random_patch(width: int = 32, seed: int = 0) -> Patch:

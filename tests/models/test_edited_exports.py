@@ -40,6 +40,7 @@ def test_an_export_is_a_stock_checkpoint_with_copied_layers(tmp_path: Path) -> N
 
     card = (tmp_path / "export/README.md").read_text()
     assert "The model runs layers 1 to 2 twice, exchanges layers 0 and 4." in card
+    assert "with 2 layers more" in card
     assert "with 7 layers instead of 5" in card
     recipe = yaml.safe_load((tmp_path / "export/mergekit.yaml").read_text())
     ranges = [entry["sources"][0]["layer_range"] for entry in recipe["slices"]]

@@ -539,6 +539,7 @@ def benchmark_row(n_removed: int, accuracy: float, stderr: float) -> dict[str, A
         "n_samples": 400,
         "n_shot": 0,
         "higher_is_better": True,
+        "selector": "cosine" if n_removed else "none",
         "removed": n_removed,
         "value": accuracy,
         "stderr": stderr,

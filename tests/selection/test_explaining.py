@@ -58,6 +58,15 @@ def test_a_portfolio_names_its_winner_and_how_far_behind_the_others_were() -> No
     assert not own_words & set(" ".join(lines).lower().split())
 
 
+def test_a_plan_of_size_0_says_what_runs_again() -> None:
+    plan = replace(PLAN, removed=0, units=["9", "4-5x2~"], strategy="given", choice={})
+
+    lines = explain_plan(plan)
+
+    assert lines[0].endswith("how m is changed at size 0, counted in layers: as many layers.")
+    assert lines[1:] == ["It removes layer 9, runs layers 4 to 5 twice (damped)."]
+
+
 def test_a_set_that_one_way_to_choose_proposed_names_it() -> None:
     lines = explain_plan(replace(PLAN, choice=PLAN.choice | {"member": "cosine"}))
 

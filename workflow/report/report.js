@@ -17,7 +17,7 @@
     const words = asked.words.toLowerCase().split(/\s+/).filter(Boolean);
     const text = rows.get(variant.id).textContent.toLowerCase();
     if (variant.model !== asked.model || !words.every(word => text.includes(word))) return false;
-    if (!variant.removed) return true;
+    if (variant.selector === "none") return true;
     return ["calibration", "selector", "repaired_by", "removed"].every(key => !asked[key] || String(variant[key]) === asked[key])
       && least(variant.kept, number(asked.keep)) && most(variant.text, number(asked.text));
   }

@@ -34,7 +34,7 @@ class Evaluation(NamedTuple):
 
     benchmarks: pa.Table
     """Table `benchmarks` (docs/tables.md): a value, its standard error and its number of documents
-    for each variant, task and metric. The base model has `removed` 0."""
+    for each variant, task and metric. The base model has selector `none`."""
     samples: pa.Table
     """Table `benchmark_samples`: the same for each document. Variants answer the same documents, so
     differences can be paired."""

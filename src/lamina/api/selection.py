@@ -96,7 +96,7 @@ def _read_options(
 def _count_removed(entry: int | str, selector: Selector, n_layers: int) -> int:
     """A size in layers.
 
-    Raises LaminaError if it is none, or if the selector cannot remove as much.
+    Raises LaminaError if it is none, or none that plans of the selector can have.
     """
     sizes = selector.allowed_sizes(n_layers)
     try:
@@ -105,8 +105,8 @@ def _count_removed(entry: int | str, selector: Selector, n_layers: int) -> int:
         size = None
     if size is None or size not in sizes:
         raise LaminaError(
-            f"removed: {entry!r} cannot be removed. Write a number of {sizes.start} to "
-            f'{sizes.stop - 1}, or a share of the {n_layers} layers such as "25%".'
+            f"removed: {entry!r} is no size for strategy '{selector.strategy}'. Write a number of "
+            f'{sizes.start} to {sizes.stop - 1}, or a share of the {n_layers} layers such as "25%".'
         )
     return size
 

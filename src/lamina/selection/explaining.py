@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 
+from lamina.models.units import describe_moves, is_removal, removals_among
 from lamina.selection.plans import Plan
 from lamina.selection.tournament import EXCHANGE
+from lamina.variant import describe_size
 
 
 def explain_plan(plan: Plan) -> list[str]:
     """What was chosen by whom, and on what evidence, a sentence a line."""
     asked = (
         f"Selector {plan.selector} (strategy {plan.strategy}) chose on calibration "
-        f"{plan.calibration} what {plan.model} lacks at size {plan.removed}, counted in layers."
+        f"{plan.calibration} how {plan.model} is changed at size {plan.removed}, counted in layers: "
+        f"{describe_size(plan.removed)}."
     )
     if plan.refused:
         return [asked, f"It has no plan: {plan.refused}"]
-    lines = [asked, f"It removes {_list_units(plan.units)}."]
+    lines = [asked, f"It {_describe_edits(plan.units)}."]
     if "members" in plan.choice:
         lines += _explain_tournament(plan)
     else:
@@ -59,6 +62,15 @@ def _explain_tournament(plan: Plan) -> list[str]:
     return lines
 
 
+def _describe_edits(edits: Sequence[str]) -> str:
+    """`removes layer 9, runs layer 4 twice`."""
+    removed_units = removals_among(edits)
+    moves = describe_moves(edits)
+    if not moves:
+        return f"removes {_list_units(removed_units)}"
+    return f"removes {_list_units(removed_units)}, {moves}" if removed_units else moves
+
+
 def _describe_repair(name: str) -> str:
     return "without a repair" if name == "none" else f"with repair {name}"
 
@@ -68,7 +80,7 @@ def _explain_removals(plan: Plan) -> list[str]:
     lines = []
     steps = zip(plan.units, plan.scores, plan.accuracy_before, plan.accuracy_after, strict=False)
     for unit, score, accuracy_before, accuracy_after in steps:
-        if score is None:
+        if score is None or not is_removal(unit):
             continue
         line = f"Layer {unit}: {plan.metric} gave it the relevance {score:.4g}"
         if accuracy_before is not None and accuracy_after is not None:

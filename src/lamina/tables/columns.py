@@ -37,7 +37,11 @@ CALIBRATION_KEYS: dict[str, Column] = {
 SELECTION_KEYS: dict[str, Column] = {
     **CALIBRATION_KEYS,
     "selector": Column("string", "Name of the selector in the configuration."),
-    "removed": Column("int64", "Size of the plan: number of units it removes."),
+    "removed": Column(
+        "int64",
+        "Size of the plan: number of units it removes, less the layers that run again. At 0 the "
+        "model has as many layers, otherwise used, below 0 more.",
+    ),
 }
 
 # A variant is spelled out in six columns.
@@ -50,7 +54,9 @@ VARIANT_KEYS: dict[str, Column] = {
     "selector": Column("string", "Selector of the variant's plan; none for the base model."),
     "removed": Column(
         "int64",
-        "Size of the variant's plan: number of units removed; 0 for the base model.",
+        "Size of the variant's plan: number of units removed, less the layers that run again. It "
+        "is 0 for the base model, and for a plan with as many layers, otherwise used: `selector` "
+        "tells them apart.",
     ),
     "repair": Column("string", "Name of the repair; none without one."),
     "healing": Column("string", "Name of the healing; none without one."),

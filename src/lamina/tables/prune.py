@@ -74,7 +74,8 @@ SEARCHES = Table(
         "removed": Column(
             "int64",
             "Size of the set: its units, or, with `units: both`, the whole layers that its "
-            "sub-layers count as; 0 for the unpruned model.",
+            "sub-layers count as, less the layers that run again; 0 for the unpruned model, whose "
+            "`strategy` is none.",
         ),
         "units": Column("list<string>", "Units of the set: 12, 12.attention or 12.mlp."),
         "step": Column("int64", "In the stages the generation, from 0; else the size."),

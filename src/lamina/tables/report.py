@@ -139,7 +139,7 @@ COMPARISONS = Table(
             "Metric of the documents' values: nll for a perplexity; accuracy for the mean, "
             "whatever the tasks call it.",
         ),
-        "removed": Column("int64", "Number of units that both variants lack."),
+        "removed": Column("int64", "Size of both variants' plans."),
         "repair": Column(
             "string",
             "Repair of both variants; none without one. `as chosen`: each plan with the repair "

@@ -150,8 +150,8 @@ class RemovalChecks:
         n_removed = self.config.count_removed(self.model, selector, entry)
         allowed = options.allowed_sizes(self.n_layers)
         is_too_small = n_removed < allowed.start
-        is_removal_by_none = n_removed >= allowed.stop and allowed.start < allowed.stop <= 1
-        if not is_too_small and not is_removal_by_none:
+        is_too_large = n_removed >= allowed.stop and allowed.start < allowed.stop <= 1
+        if not is_too_small and not is_too_large:
             return
 
         as_written = "" if isinstance(entry, int) else f" ({entry})"

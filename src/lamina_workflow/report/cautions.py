@@ -13,6 +13,7 @@ import duckdb
 
 from lamina.relevance.statistics import Z95
 from lamina.relevance.true_scores import SUFFICIENT_RELIABILITY, samples_for
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures.style import format_repair
 from lamina_workflow.report.formatting import format_signed
@@ -49,7 +50,7 @@ def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def _name_removal(row: Mapping[str, Any]) -> str:
-    return f"{row['removed']} removed by {row['selector']} on {row['calibration']}"
+    return f"{describe_size(row['removed'])} by {row['selector']} on {row['calibration']}"
 
 
 def list_worse_smaller_removals(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -64,7 +65,7 @@ def list_worse_smaller_removals(connection: duckdb.DuckDBPyConnection) -> list[s
     for recipe_rows in recipes.values():
         for pair in combinations(recipe_rows, 2):
             smaller, larger = sorted(pair, key=lambda row: row["removed"])
-            if smaller["removed"] and _keeps_less(smaller, larger):
+            if smaller["removed"] > 0 and _keeps_less(smaller, larger):
                 examples.append(
                     f"{smaller['selector']} on {smaller['calibration']}, "
                     f"{format_repair(smaller['repair'], smaller['healing'])}: "

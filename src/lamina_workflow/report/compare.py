@@ -57,7 +57,7 @@ NUMBERS = {
             unnest([latency_ratio_stderr, tokens_per_second_ratio_stderr]) AS stderr,
             repeats AS n_samples, unnest([false, true]) AS higher_is_better
         FROM (
-            SELECT *, {_VARIANT_NAME.format("")} AS own FROM efficiency WHERE removed > 0
+            SELECT *, {_VARIANT_NAME.format("")} AS own FROM efficiency WHERE selector <> 'none'
             QUALIFY row_number() OVER (
                 PARTITION BY coalesce(timed, own), prompt, batch ORDER BY timed <> own, own) = 1)""",
 }

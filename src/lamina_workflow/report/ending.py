@@ -19,7 +19,7 @@ from lamina.options.repairs import Repair
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.report import database, shell
-from lamina_workflow.report.answers import answer_question, recommendations
+from lamina_workflow.report.answers import answer_question, query_rows, recommendations
 from lamina_workflow.report.formatting import format_percent
 from lamina_workflow.report.judgements import compare_scores, read_judgements
 from lamina_workflow.report.page import CalibrationGlance, glance_at_calibrations
@@ -58,7 +58,16 @@ def summarise_run(
         )
         handles = read_handles(connection)
         layer_lines = _describe_layers(connection)
-    if recommended or not layer_lines:
+        [sizes] = query_rows(
+            connection, "SELECT max(removed) AS largest FROM variants WHERE selector <> 'none'"
+        )
+    only_moves = sizes["largest"] is not None and sizes["largest"] < 1
+    if only_moves:
+        first_lines = [
+            "best variant  none is smaller than the base model, so that none is recommended: the "
+            "report compares their scores"
+        ]
+    elif recommended or not layer_lines:
         first_lines = _describe_recommendation(recommended, wanted, handles, configuration)
     else:
         first_lines = layer_lines

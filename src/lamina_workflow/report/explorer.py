@@ -74,7 +74,7 @@ def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "n_texts": variant["text_samples"],
             "parameters": variant["parameters_ratio"],
         }
-        if variant["removed"]:
+        if variant["selector"] != "none":
             kept = variant["own_kept"]
             text_ratio = variant["text_ratio"]
             point |= _make_interval_fields("kept", kept, variant["own_kept_stderr"], scale=100)

@@ -25,7 +25,7 @@ VARIANTS = """
     SELECT v.*, n_layers,
         concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant
     FROM variants AS v JOIN models USING (model)
-    WHERE removed > 0
+    WHERE selector <> 'none'
     ORDER BY model, own_tasks, own_kept DESC NULLS LAST, layers DESC, variant"""
 
 

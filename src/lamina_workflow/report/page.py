@@ -191,7 +191,9 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
 
     controls: dict[str, list[Any]] = {}
     for column in CONTROLS:
-        control_values = dict.fromkeys(point[column] for point in points if point["removed"])
+        control_values = dict.fromkeys(
+            point[column] for point in points if point["selector"] != "none"
+        )
         controls[column] = list(control_values)
     stills: dict[str, list[Markup]] = {}
     for name, specification in specifications.items():

@@ -35,7 +35,7 @@ SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metr
 FROM scores AS s
 JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
 LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
-WHERE s.own AND s.removed > 0 AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
+WHERE s.own AND s.selector <> 'none' AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
 GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
 """
 # Stands for the repair with which each plan was chosen.

@@ -19,7 +19,8 @@ from lamina_workflow.report.formatting import format_bytes, format_speed_ratio
 MOST_QUESTIONS = 50  # times as many as there are; more are no advice
 RUNTIME_NAMES = {"transformers": "transformers", "vllm": "vLLM", "llama.cpp": "llama.cpp"}
 
-# What decides where a variant loads: its units, and the layers of its model.
+# What decides where a variant loads: its units, and the layers of its model. Only smaller models are
+# recommended, not those of plans that merely move layers.
 _TRAITS = """
 SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.units,
     m.decoder, m.runs_code_in_vllm, l.kinds
@@ -170,6 +171,7 @@ class Recommender:
         self.general_text = general_text
         self.counted_from = counted_from
         self.runtimes = find_runtimes(connection, stock_repairs)
+        # Of variants that may be recommended: of smaller models.
         size_rows = query_rows(connection, "FROM variant_sizes WHERE removed > 0")
         self.sizes = {str(Variant.of(row)): row for row in size_rows}
         self.handles = read_handles(connection)

@@ -31,22 +31,22 @@ COLUMNS = SIZES + SCORES + SPEED
 MEASURED = """
 WITH scored AS (
     SELECT model, any_value(own_base) AS base_score, any_value(own_metric) AS metric, any_value(own_samples) AS n_samples
-    FROM variants WHERE removed > 0 GROUP BY model HAVING count(DISTINCT calibration) = 1
+    FROM variants WHERE selector <> 'none' GROUP BY model HAVING count(DISTINCT calibration) = 1
 ),
 bases AS (
     SELECT model, any_value(round(kv_bytes_per_token / kv_bytes_per_token_ratio)) AS kv_bytes,
         median(tokens_per_second / tokens_per_second_ratio) AS tokens_per_second
-    FROM main_timings WHERE removed > 0 GROUP BY model
+    FROM main_timings WHERE selector <> 'none' GROUP BY model
 )
 SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v.repair, v.healing)
         AS variant,
     h.handle, m.n_layers,
     z.parameters, z.weights_bytes,
-    CASE WHEN v.removed = 0 THEN b.kv_bytes ELSE e.kv_bytes_per_token END AS kv_bytes_per_token,
-    CASE WHEN v.removed = 0 THEN b.tokens_per_second ELSE e.tokens_per_second END
+    CASE WHEN v.selector = 'none' THEN b.kv_bytes ELSE e.kv_bytes_per_token END AS kv_bytes_per_token,
+    CASE WHEN v.selector = 'none' THEN b.tokens_per_second ELSE e.tokens_per_second END
         AS tokens_per_second,
     e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats,
-    CASE WHEN v.removed = 0 THEN s.base_score ELSE v.own_value END AS score,
+    CASE WHEN v.selector = 'none' THEN s.base_score ELSE v.own_value END AS score,
     coalesce(v.own_metric, s.metric) AS metric, coalesce(v.own_samples, s.n_samples) AS n_questions
 FROM variants AS v JOIN models AS m USING (model)
 LEFT JOIN variant_sizes AS z USING (model, calibration, selector, removed, repair, healing)
@@ -56,7 +56,7 @@ LEFT JOIN bases AS b USING (model)
 LEFT JOIN main_timings AS e
     ON v.timed = concat_ws('/', e.model, e.calibration, e.selector, 'removed=' || e.removed,
         e.repair, e.healing)
-ORDER BY v.model, v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
+ORDER BY v.model, v.selector <> 'none', v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
 """
 NOTE = (
     "Weights: as loaded here; an export has the number format of the checkpoint. score: of the task. "
@@ -72,7 +72,7 @@ def print_variants(connection: duckdb.DuckDBPyConnection, file: TextIO) -> None:
     Where one table is too wide for the terminal, there are one of scores and one of costs.
     """
     rows = query_rows(connection, MEASURED)
-    if not any(row["removed"] for row in rows) or len(rows) > MOST_ROWS:
+    if all(row["selector"] == "none" for row in rows) or len(rows) > MOST_ROWS:
         return
     console = Console(file=file, width=None if file.isatty() else FILE_WIDTH, highlight=False)
     for table in tabulate_variants(rows, console.width):
@@ -110,7 +110,7 @@ def _tabulate(
         table.add_column(title.removesuffix(OF_TEXT), justify="right", no_wrap=True)
     is_one_model = len({row["model"] for row in rows}) == 1
     for row in rows:
-        name = row["variant"] if row["removed"] else "base model"
+        name = "base model" if row["selector"] == "none" else row["variant"]
         full_name = name if is_one_model else f"{row['model']}/{name}"
         names = [full_name] if has_names else []
         handle = row["handle"] or ("base" if not has_names else "")
@@ -172,7 +172,7 @@ def _format_speed(row: Mapping[str, Any]) -> str:
     speed = f"{row['tokens_per_second']:.3g}"
     ratio = row["tokens_per_second_ratio"]
     stderr = row["tokens_per_second_ratio_stderr"]
-    if not row["removed"] or stderr is None:
+    if row["selector"] == "none" or stderr is None:
         return speed
     low, high = ratio_interval(ratio, stderr, int(row["repeats"]))
     if high > NOISY * low:

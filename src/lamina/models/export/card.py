@@ -19,7 +19,7 @@ from lamina.models.gguf import is_gguf
 from lamina.models.surgery import units_of
 from lamina.models.units import Replacement, Visit, describe_moves, parse_edit, removals_among
 from lamina.options.selectors import Selector
-from lamina.variant import Variant
+from lamina.variant import Variant, describe_size
 from lamina.version import VERSION
 
 ONWARD = "## Where to go from here"
@@ -247,6 +247,8 @@ None: no patch and no training after the removal.
 {% if has_patches %}
 Patch `{{ variant.repair }}`, fitted without training on the calibration: one linear map of the
 residual stream where layers went ({{ runs }}).
+{% elif variant.repair != "none" and not removed_runs %}
+Nothing was removed, so repair `{{ variant.repair }}` changed nothing.
 {% elif variant.repair != "none" %}
 Repair `{{ variant.repair }}`, fitted on the calibration where layers went ({{ runs }}), and
 folded into the weights.
@@ -330,9 +332,9 @@ def _describe_packed_size(facts: Facts) -> str:
 
 def _title(facts: Facts) -> str:
     """What the name of the base model is followed by."""
+    if facts.variant.removed < 1:
+        return f"with {describe_size(facts.variant.removed)}"
     n_removed = len(removals_among(facts.plan["units"]))
-    if not n_removed:
-        return "with other layers" if facts.donor_by_layer else "with its layers in another order"
     unit_name = UNIT_NAMES[facts.plan["kind"]]
     return f"without {n_removed} {unit_name}{'s' if n_removed != 1 else ''}"
 
@@ -369,7 +371,7 @@ def _evaluation_results(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[Eva
     Infinite perplexities are left out, for JSON has no such numbers.
     """
     for row in benchmarks:
-        if row["removed"] == 0 or row.get("part_of"):
+        if row["selector"] == "none" or row.get("part_of"):
             continue
         metric, _, filter_name = row["metric"].partition(",")
         numbers = {metric: row["value"], f"{metric}_stderr": row["stderr"]}
@@ -441,7 +443,7 @@ def _benchmark_rows(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         if row.get("part_of"):
             continue
         key = (row["task"], row["metric"])
-        if row["removed"] == 0:
+        if row["selector"] == "none":
             base_values[key] = _format_value(row)
         else:
             variant_rows[key] = row

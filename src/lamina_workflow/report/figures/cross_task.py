@@ -6,6 +6,7 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import answer_question
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.cells import draw_number_cell
@@ -33,7 +34,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     for row in rows:
         if not row["own"]:
             key = (row["model"], row["selector"])
-            largest_sizes[key] = max(row["removed"], largest_sizes.get(key, 0))
+            largest_sizes[key] = max(row["removed"], largest_sizes.get(key, row["removed"]))
     shown_rows = [
         row for row in rows if row["removed"] == largest_sizes.get((row["model"], row["selector"]))
     ]
@@ -53,7 +54,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     figure, panels = style.make_panels(len(groups), width, height, 2 if width < 6.5 else 1)
     for axes, ((model, selector), panel_rows) in zip(panels, groups.items(), strict=True):
         _draw_matrix(axes, panel_rows, calibrations, tasks)
-        title = f"{selector}, {panel_rows[0]['removed']} removed{_note_repairs(panel_rows)}"
+        title = f"{selector}, {describe_size(panel_rows[0]['removed'])}{_note_repairs(panel_rows)}"
         axes.set_title(theme.format_title(model, title))
 
     label = "change of accuracy, percentage points"

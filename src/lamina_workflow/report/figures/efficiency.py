@@ -5,6 +5,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
@@ -108,13 +109,13 @@ def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
 
 def format_runs(count: int) -> str:
     if not count:
-        return "layers replaced"
+        return "nothing removed"
     return f"removed in {count} run" if count == 1 else f"removed in {count} runs"
 
 
 def name_variant(row: dict[str, Any]) -> str:
     """A timed variant's size and repair, and its units if they are not whole layers."""
-    name = f"{row['removed']} removed, {style.format_repair(row['repair'], row['healing'])}"
+    name = f"{describe_size(row['removed'])}, {style.format_repair(row['repair'], row['healing'])}"
     return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
 
 

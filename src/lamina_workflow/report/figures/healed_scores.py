@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.training_curves import KEPT_STYLE, choose_marker
@@ -37,7 +38,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         style.set_integer_ticks(axes)
         axes.set_xlabel("passes over the training data")
         name = calibration if task.endswith(calibration) else f"{calibration} on {task}"
-        axes.set_title(theme.format_title(model, f"{name}, {removed} removed, {healing}"))
+        axes.set_title(theme.format_title(model, f"{name}, {describe_size(removed)}, {healing}"))
 
     legend_entries: list[style.LegendEntry] = []
     for selector, repair in group_rows(rows, "selector", "repair"):

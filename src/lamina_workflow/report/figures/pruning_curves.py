@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lamina.relevance.statistics import Z95
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
@@ -65,7 +66,7 @@ def _selector_entries(
 
 
 def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.LineStyle]) -> None:
-    """Lines that begin at the base model.
+    """Lines that go through the base model at size 0.
 
     They are shifted sideways a little, or error bars would hide each other.
     """
@@ -77,9 +78,11 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
         shift = (index - (len(curves) - 1) / 2) * 0.07 * gap
         _draw_curve(axes, points, shift, line_style)
 
-    axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
-    axes.set_xticks([0, *sizes])
-    axes.set_xlabel("units removed")
+    axes.set_xlim(min(0, *sizes) - 0.25 * gap, max(0, *sizes) + 0.35 * gap)
+    axes.set_xticks(sorted({0, *sizes}))
+    axes.set_xlabel(
+        "units removed, less layers that run again" if sizes[0] < 1 else "units removed"
+    )
     values = [rows[0]["base_value"], *(row["value"] for row in rows)]
     style.set_metric_scale(axes, rows[0]["metric"], values)
 
@@ -113,10 +116,10 @@ def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
 
 
 def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.LineStyle) -> None:
-    """The line of one selector, from the base model on; `points` have at least one row."""
-    x = [0.0]
-    y = [points[0]["base_value"]]
-    reaches = [(0.0, 0.0)]
+    """The line of one selector through the base model; `points` are at least one, by their size."""
+    x: list[float] = []
+    y: list[float] = []
+    reaches: list[tuple[float, float]] = []
     hints = []
     for row in points:
         x.append(row["removed"] + shift)
@@ -124,8 +127,12 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
         stderr = None if row["reach"] is None else row["reach"] / Z95
         reaches.append(style.find_reach(row["value"], stderr, row["n_samples"]))
         result = format_result(row, row["reach"])
-        text = f"{row['selector']}{_note_repair(row)}, {row['removed']} removed: {result}"
+        text = f"{row['selector']}{_note_repair(row)}, {describe_size(row['removed'])}: {result}"
         hints.append((x[-1], y[-1], text))
+    n_larger_models = sum(row["removed"] < 0 for row in points)
+    x.insert(n_larger_models, 0.0)
+    y.insert(n_larger_models, points[0]["base_value"])
+    reaches.insert(n_larger_models, (0.0, 0.0))
     bar_style: style.LineStyle = {
         "markersize": 4.5,
         "linewidth": 1.3,

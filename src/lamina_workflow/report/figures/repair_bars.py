@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.pruning_curves import format_result
@@ -39,12 +40,12 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
         if (row["repair"], row["healing"]) != ("none", "none"):
             key = (row["model"], row["calibration"])
             size = (row["healing"] != "none", row["removed"])
-            best_sizes[key] = max(size, best_sizes.get(key, (False, 0)))
+            best_sizes[key] = max(size, best_sizes.get(key, size))
 
     shown_rows = []
     for row in rows:
-        _, n_removed = best_sizes.get((row["model"], row["calibration"]), (False, 0))
-        if row["removed"] == n_removed:
+        best_size = best_sizes.get((row["model"], row["calibration"]))
+        if best_size is not None and row["removed"] == best_size[1]:
             shown_rows.append(row)
     repairs = style.list_repairs(shown_rows)
     return sorted(
@@ -69,7 +70,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
         selectors = _list_selectors(panel_rows, theme)
         _draw_panel(axes, panel_rows, repairs, selectors)
-        note = f", {panel_rows[0]['removed']} removed"
+        note = f", {describe_size(panel_rows[0]['removed'])}"
         axes.set_title(theme.format_task_title(group, groups, note))
 
     legend_entries = [("base", Patch(facecolor=BASE_BAR, edgecolor="black"))]

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 
@@ -33,8 +34,9 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         zip(panels, groups.items(), strict=True)
     ):
         _draw_panel(axes, panel_rows, theme.selector_styles, repairs)
-        kind = "" if layers == removed else " sub-layers"
-        axes.set_title(theme.format_title(model, f"{removed}{kind} removed"))
+        is_whole = layers == removed
+        size = describe_size(removed) if is_whole else f"{removed} sub-layers removed"
+        axes.set_title(theme.format_title(model, size))
         if index % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
     style.add_legend(figure, _legend_entries(rows, theme.selector_styles, repairs), 6)

@@ -10,6 +10,7 @@ import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.paired_tests import AS_CHOSEN
@@ -51,7 +52,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     groups = group_rows(rows, "model")
     most_pairs = style.count_most(groups.values(), _name_pair)
     sizes = sorted({row["removed"] for row in rows})
-    marker_styles = style.assign_markers([f"{size} removed" for size in sizes], 4.5)
+    marker_styles = style.assign_markers([describe_size(size) for size in sizes], 4.5)
     height = 0.8 + 0.1 * most_pairs * (1 + len(sizes))
     figure, panels = style.make_panels(len(groups), 8, height, 1)
     for axes, ((model,), panel_rows) in zip(panels, groups.items(), strict=True):
@@ -71,7 +72,7 @@ def _draw_panel(
         y = pairs.index(_name_pair(row)) + 0.8 * offset
         ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
         fill = None if row["p_holm"] < SIGNIFICANCE_LEVEL else "white"
-        marker = marker_styles[f"{row['removed']} removed"]
+        marker = marker_styles[describe_size(row["removed"])]
         axes.errorbar(row["difference"], y, xerr=ends, capsize=2, mfc=fill, **marker)
     axes.set_xlabel("points of accuracy")
     style.set_row_names(axes, pairs)

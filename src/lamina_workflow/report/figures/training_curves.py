@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina.relevance.statistics import Z95
+from lamina.variant import describe_size
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 
@@ -47,7 +48,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         for (selector, repair), curve in curves.items():
             _draw_curve(axes, curve, theme.selector_styles[selector], repair)
         axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
-        title = f"{calibration}, {removed} removed, {healing}"
+        title = f"{calibration}, {describe_size(removed)}, {healing}"
         axes.set_title(theme.format_title(model, title))
 
     legend_entries = []
