@@ -204,7 +204,7 @@ WITH ended AS (
         any_value(units) AS units,
         any_value(loss) FILTER (stage = 'winner') AS search_loss,
         any_value(n_samples) FILTER (stage = 'winner') AS n_search,
-        any_value(COLUMNS(['loss', 'loss_stderr'])) FILTER (stage = 'held back'),
+        any_value(COLUMNS(['loss', 'loss_stderr', 'change', 'change_stderr'])) FILTER (stage = 'held back'),
         any_value(n_samples) FILTER (stage = 'held back') AS n_held_back
     FROM searches WHERE stage IN ('winner', 'held back') GROUP BY ALL
 )
@@ -223,5 +223,6 @@ COMMENT ON COLUMN search_results.search_loss_base IS 'Mean loss of the base mode
 COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back. A portfolio holds none back: its loss is that on the last half of its judge documents, corrected for the choice by splitting these many times, choosing on one part and measuring on the other.';
 COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
 COMMENT ON COLUMN search_results.loss_base IS 'Mean loss of the base model on the same samples as loss. It was not chosen, so there is nothing to correct.';
+COMMENT ON COLUMN search_results.change IS 'Mean difference of the loss from that of the base model on the samples held back, below 0 for a gain: not the best of many there. Null for a portfolio.';
 COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search evaluated, each counted once.';
 COMMENT ON COLUMN search_results.sets IS 'Different sets that the search evaluated.';
