@@ -9,6 +9,7 @@ import pytest
 
 from lamina_workflow.report import answers, explorer, variant_table
 from lamina_workflow.report.ending import summarise_run
+from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import connect_planted_tables, variant_key
 from tests.given.plausible_tables import LAYER_SIZE, VIEWS
@@ -196,3 +197,26 @@ def test_the_ending_recommends_nothing_where_no_variant_is_smaller(tmp_path: Pat
     first_line, *_ = summarise_run(tmp_path, VIEWS)
 
     assert "none is smaller than the base model" in first_line
+
+
+def test_a_curve_goes_through_the_base_model_between_smaller_and_larger_models(
+    tmp_path: Path,
+) -> None:
+    """One selector with sizes -2, 0 and 2."""
+    n_right = {-2: 37, 0: 33, 2: 25}
+    variants = []
+    plans = []
+    for selector in ("longer", "traded", "cut"):
+        size = SIZES[selector]
+        variants.append((variant_key("recall", "s", size), {"t": np.arange(40) < n_right[size]}))
+        plans += [{**row, "selector": "s"} for row in plan_rows(selector)]
+    calibrations = [{"calibration": "recall", "source": "t"}]
+    base_answers = {"t": np.arange(40) < 38}
+    connection = connect_planted_tables(tmp_path, base_answers, variants, calibrations, plans=plans)
+
+    [axes] = draw_figure("pruning_curves", connection).figure.axes
+
+    [curve] = axes.containers
+    points = list(zip(*curve.lines[0].get_data(), strict=True))
+    assert points == [(-2, 37 / 40), (0, 38 / 40), (0, 33 / 40), (2, 25 / 40)]
+    assert list(axes.get_xticks()) == [-2, 0, 2]
