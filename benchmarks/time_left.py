@@ -97,6 +97,7 @@ class RecordedRun:
             job.record.needs = frozenset(writers[name] for name in job.inputs if name in writers)
         table = text[text.index("Job stats:") :].split("\n\n")[0]
         counts = Counter({rule: int(number) for rule, number in _COUNT.findall(table)})
+        counts["total"] = len(jobs)  # of a run that was stopped, those that it began
         cores = re.search(r"^Provided cores: (\d+)", text, re.MULTILINE)
         return cls(folder, jobs, counts, int(cores[1]) if cores else 1)
 

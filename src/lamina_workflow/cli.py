@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import chdir
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -25,7 +25,7 @@ from lamina.paths import PROJECT, RESULTS
 from lamina.variant import FORM
 from lamina.version import VERSION
 from lamina_workflow.checks import advice
-from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS
+from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
 from lamina_workflow.papers.study import (
     PAPERS,
     SAMPLES,
@@ -145,7 +145,8 @@ def prune(
     typer.echo("Reading the model's configuration and your data …", err=True)
     sized: SizedRequest | None = None
     if minutes is not None:
-        sized = _fit_into_time(request, folder, minutes, cores)
+        with _leaving_no_new_folder(folder):
+            sized = _fit_into_time(request, folder, minutes, cores)
         request = sized.request
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
@@ -156,6 +157,18 @@ def prune(
     if minutes is not None and sized is not None:
         _print_overtime(study.folder, minutes, seconds, sized.forecast_by_stage)
     typer.echo(f"These files and commands are those of the folder: cd {study.folder}")
+
+
+@contextmanager
+def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
+    """If an error that a user can correct ends the block, remove a folder that it has made."""
+    is_new = not folder.exists()
+    try:
+        yield
+    except LaminaError:
+        if is_new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 class SizedRequest(NamedTuple):
@@ -208,7 +221,11 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
             forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
     forecast_file.unlink()
     chosen = sample_sizes.choose_size(forecasts, minutes)
-    typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes))
+    n_given = None  # of a task of lm-eval
+    if request.task is None:
+        files = prepare_study(largest_request).files
+        n_given = max((len(records) for records in files.values()), default=None)
+    typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes, n_given))
     return SizedRequest(sized_requests[chosen.n_samples], chosen.seconds_by_stage)
 
 
@@ -313,8 +330,15 @@ def paper(
     """
     request = PaperRequest(name, tuple(study or ()), small, data, samples)
     folder = folder or name_folder(request)
-    typer.echo("\n".join(write_paper(request, folder)))
     configuration = Path(CONFIGURATION)
+    with _leaving_no_new_folder(folder):
+        notes = write_paper(request, folder)
+        # Imports transformers, and so only here.
+        from lamina_workflow.checks.load import load_configuration
+
+        with chdir(folder):
+            load_configuration(read_configuration(configuration), Path.cwd())
+    typer.echo("\n".join(notes))
     # Few samples are what --small asks for.
     _run_snakemake(folder, cores, configuration, *WHOLE_STUDY, advises=small is None)
     _print_ending(folder, configuration)
@@ -552,20 +576,29 @@ def explain(
 @app.command()
 def query(
     name: Annotated[
-        str, typer.Argument(help="Name of a query in sql/queries, such as how_healing_went.")
-    ],
+        str | None,
+        typer.Argument(
+            help="Name of a question, such as which_model_to_take; without it, all are listed.",
+            show_default=False,
+        ),
+    ] = None,
     wide: Annotated[bool, typer.Option(help="Print all columns.")] = False,
     csv: Annotated[bool, typer.Option(help="Print CSV, with all digits.")] = False,
 ) -> None:
     """Answer a question about the run in the current folder.
 
-    A wrong name prints the nearest right one.
+    Without a name, the questions are listed. A wrong name prints the nearest right one.
 
     ```
     lamina query which_model_to_take
     lamina query which_variants_there_are --csv > variants.csv
     ```
     """
+    if name is None:
+        from lamina_workflow.report.queries import list_questions
+
+        typer.echo("\n".join(list_questions()))
+        return
     options = [name for name, is_on in (("--wide", wide), ("--csv", csv)) if is_on]
     _run_module("lamina_workflow.report.shell", *options, name)
 

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from lamina.errors import LaminaError
+from lamina_workflow import cli
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.papers.data import list_tasks, read_pool
@@ -239,6 +240,31 @@ def test_what_does_not_exist_is_refused(
 
     with pytest.raises(LaminaError, match=message):
         write_paper(request(name, **changes), tmp_path)
+
+
+def test_a_study_that_cannot_run_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that was there stays."""
+
+    def refuse(raw: object, folder: Path) -> None:
+        raise LaminaError("studies.small.removed: too many")
+
+    monkeypatch.setattr("lamina_workflow.checks.load.load_configuration", refuse)
+    new_folder = tmp_path / "new"
+    old_folder = tmp_path / "old"
+    write_paper(request("deeper-layers"), old_folder)
+    for folder in (new_folder, old_folder):
+        with pytest.raises(LaminaError, match="too many"):
+            cli.paper(
+                "deeper-layers",
+                small=str(REFERENCE),
+                data=REFERENCE / "data",
+                samples=N_SAMPLES,
+                folder=folder,
+            )
+    assert not new_folder.exists()
+    assert load_written(old_folder)
 
 
 def test_written_answers_stay_written(tmp_path: Path) -> None:

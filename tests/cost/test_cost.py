@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina import paths
@@ -369,3 +370,32 @@ def test_a_token_computes_with_all_of_a_dense_layer() -> None:
     model = tiny.model()
     all_parameters = sum(weight.numel() for weight in layers_of(model).parameters())
     assert count_sizes(model, 4).layer_parameters == all_parameters // 5
+
+
+@pytest.mark.parametrize("pass_", ["removal", "stream"])
+def test_a_sweep_computes_the_estimated_logits(pass_: Pass) -> None:
+    samples = equal_texts()
+    model = tiny.model()
+    n_positions = 0
+
+    def count(head: object, inputs: object, output: torch.Tensor) -> None:
+        nonlocal n_positions
+        n_positions += output.shape[:-1].numel()
+
+    with sweep.open_session(model, samples, outputs=pass_ == "removal") as session:
+        session.sweep(all_units(5, "layer"), [], pass_)  # the first pass also tries the head
+        model.get_output_embeddings().register_forward_hook(count)
+        session.scores.scored[:] = False
+        session.sweep(all_units(5, "layer"), [], pass_)
+
+    tokens = estimate.count_tokens(samples)
+    assert work.sweep_logits(tokens, 5, 0, pass_, "layer").positions == n_positions
+
+
+def test_the_arithmetic_of_logits_by_hand() -> None:
+    """Products of 3 positions with 4 channels and 10 tokens, and reading them, 2 of them twice."""
+    logits = work.Logits(3, compared=2)
+    products = 2 * 3 * 4 * 10
+    for n_bytes, reading in ((4, work.SINGLE_READING), (2, work.HALF_READING)):
+        shape = Shape(layers=1, channels=4, inner=1, vocabulary=10, size=n_bytes)
+        assert work.logit_flops(shape, logits) == products + reading * 10 * (3 + 2)

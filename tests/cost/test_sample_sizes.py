@@ -44,6 +44,8 @@ def test_what_was_taken_is_said_beside_what_more_would_take() -> None:
 def test_no_number_is_said_of_samples_that_are_all_taken() -> None:
     """A file with few questions gives the same study at every size."""
     assert "all questions and documents" in describe_choice(FORECASTS[:1], FORECASTS[0], 60)
+    few = describe_choice(FORECASTS, FORECASTS[0], 90, n_given=64)
+    assert "all questions and documents" in few and "400" not in few
     with pytest.raises(LaminaError, match="with so few questions and documents, this study takes"):
         choose_size(FORECASTS[:1], 5)
 

@@ -1,10 +1,19 @@
 """Whether a variant keeps the share of the base model's score that was asked for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.relevance.statistics import Z95
-from lamina_workflow.report.judgements import Judgement, compare_scores, measure_kept_share
+from lamina.store import parquet
+from lamina_workflow.report.judgements import (
+    Judgement,
+    compare_scores,
+    measure_kept_share,
+    read_judgements,
+)
 
 
 def answer(
@@ -19,6 +28,21 @@ def answer(
 def describe_kept(base: list[float], pruned: list[float], chance: float = 0.25) -> str:
     judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned, chance)
     return compare_scores(judgement, 0.95).kept
+
+
+def test_a_judgement_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", [1.0], [0.0], 0.5)
+    file = tmp_path / "0123.json"
+    parquet.write_json(file, judgement._asdict())
+    assert read_judgements([str(file)]) == [judgement]
+
+    facts = judgement._asdict()
+    del facts["chance"]
+    parquet.write_json(file, facts)
+    with pytest.raises(LaminaError, match="chance is missing") as refusal:
+        read_judgements([str(file)])
+    assert f"rm '{file}'" in str(refusal.value)
+    assert f"lamina judge {judgement.variant} new.jsonl" in str(refusal.value)
 
 
 @pytest.mark.parametrize("counts", [(70, 12, 5, 13), (150, 0, 0, 50), (30, 2, 6, 12)])

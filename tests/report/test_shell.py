@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from lamina.errors import LaminaError
-from lamina_workflow.report import answers, database, shell
+from lamina_workflow.report import answers, database, queries, shell
 from tests import ROOT
 from tests.given.plausible_tables import write_study, write_tables
 
@@ -156,3 +156,10 @@ def test_without_a_question_the_shell_of_duckdb_opens_the_database(tmp_path: Pat
 
     assert "42" in process.stdout
     assert "read-only" in process.stdout + process.stderr
+
+
+def test_all_questions_are_listed_with_what_they_ask() -> None:
+    lines = queries.list_questions()
+    assert len(lines) == len(list((ROOT / "sql/queries").glob("*.sql")))
+    (line,) = [line for line in lines if line.startswith("which_model_to_take ")]
+    assert line.endswith("Which model should be taken?")

@@ -258,7 +258,7 @@ def test_a_rule_that_was_not_measured_is_the_mean_of_the_others_and_less_certain
     left = run.guess_left(408.0)
     assert left is not None
     assert left.seconds == pytest.approx(200 + 4, rel=0.01)
-    assert left.factor == 2.0
+    assert left.factor == 1.5
 
     run.jobs[2].rule = "sweep_units"
     run.jobs[5].rule = "plot_figure"
@@ -301,8 +301,8 @@ def test_a_job_that_did_more_than_was_forecast_takes_a_little_longer_still(
     run = begin_run(tmp_path, search=1e12)
     run.start(0, "search_plans", 0.0)
     write_workload(tmp_path / "search.log", 1.7 * LAYER_TOKENS, 1000)
-    assert run.guess_left(1000.0) == Guess(100.0, 2.0)
-    assert run.line(1000.0) == "0 of 1 jobs, 17 min (91 %): search_plans (17 min); 1 to 4 min left"
+    assert run.guess_left(1000.0) == Guess(100.0, 1.5)
+    assert run.line(1000.0) == "0 of 1 jobs, 17 min (91 %): search_plans (17 min); 1 to 3 min left"
 
 
 def test_the_share_of_a_run_is_that_of_its_work_and_not_of_its_jobs(tmp_path: Path) -> None:

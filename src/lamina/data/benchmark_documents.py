@@ -27,7 +27,7 @@ def read_benchmark_documents(
 
 
 def tabulate_documents(tested: Sequence[tuple[str, Sequence[str]]], with_text: bool) -> pa.Table:
-    """A row for each document: its hash, and the hashes of its runs of words.
+    """A row for each document: its hash, the hashes of its runs of words, and its characters.
 
     The hash of a document of white space is null: it is a part of a joined text, and none that a
     calibration could share.
@@ -36,13 +36,17 @@ def tabulate_documents(tested: Sequence[tuple[str, Sequence[str]]], with_text: b
     """
     hashes: list[str | None] = []
     runs_of_words: list[tuple[int, ...]] = []
+    choice_lengths: list[list[int]] = []
     for text, choices in tested:
         is_blank = not text.strip() and not choices
         hashes.append(None if is_blank else document_hash(text, choices))
         runs_of_words.append(hash_word_runs(text, choices))
+        choice_lengths.append([len(choice) for choice in choices])
     columns: dict[str, pa.Array] = {
         "document": pa.array(hashes, pa.string()),
         "runs": pa.array(runs_of_words, pa.list_(pa.uint64())),
+        "question_characters": pa.array([len(text) for text, _ in tested], pa.int64()),
+        "choice_characters": pa.array(choice_lengths, pa.list_(pa.int64())),
     }
     if with_text:
         columns["text"] = pa.array([text for text, _ in tested], pa.string())

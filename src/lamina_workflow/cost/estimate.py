@@ -1,14 +1,14 @@
 """The cost of a study before it runs: jobs, layer-tokens, memory and disk of each stage.
 
-Layer-tokens are counted for the engine and for the naive way.
+Layer-tokens are counted for the engine and for the naive way; their arithmetic is that of the
+layers, and of the output embedding where logits are computed.
 
-The output embedding, loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
+Loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,17 +31,27 @@ from lamina.selection.tournament import N_EXCHANGED, N_FINALISTS
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.cost.documents import (
+    N_DECODED_SAMPLES,
+    count_document_tokens,
+    measure_characters,
+)
 from lamina_workflow.cost.forecast import STAGES, Stage
 from lamina_workflow.cost.searches import SearchedModel, search_work
 from lamina_workflow.cost.work import (
     BENCHMARK_BATCH,
+    HELD_OUT,
     WEIGHTS,
+    Logits,
     Tokens,
     benchmark_work,
     fit_work,
     layer_flops,
+    logit_flops,
     remaining_units,
+    sweep_logits,
     sweep_work,
+    timing_logits,
     timing_work,
     writing_tokens,
 )
@@ -50,6 +60,16 @@ from lamina_workflow.study import requests, sweeps
 N_COMPARED_SETS = 40  # of a size that a search compares, roughly
 # Bytes of a row of samples: in the job's own file, in the gathered table and in the database.
 SAMPLE_ROW_BYTES = 150
+
+
+class TrainingWork(NamedTuple):
+    """What a healing computes."""
+
+    layer_tokens: float
+    flops: float
+    """Mean FLOP of a layer-token over the training data."""
+    logit_flops: float
+    """FLOP of the output embedding."""
 
 
 class JobsWork(NamedTuple):
@@ -71,14 +91,18 @@ class JobsWork(NamedTuple):
         flops: float,
         memory: float = 0.0,
         disk: float = 0.0,
+        logit_flops: float = 0.0,
     ) -> "JobsWork":
-        """The work of jobs with so many layer-tokens together, of so many `flops` each."""
+        """The work of jobs with so many layer-tokens together, of so many `flops` each.
+
+        logit_flops: FLOP of the output embedding, of all jobs together.
+        """
         cost = Stage(
             jobs=len(outputs),
             layer_tokens=layer_tokens,
-            flops=layer_tokens * flops,
+            flops=layer_tokens * flops + logit_flops,
             naive_layer_tokens=naive_layer_tokens,
-            naive_flops=naive_layer_tokens * flops,
+            naive_flops=naive_layer_tokens * flops + logit_flops,
             memory=memory,
             disk=disk,
         )
@@ -124,9 +148,11 @@ def count_works(
     """
     manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
+    decoded_samples: dict[str, list[Sample]] = {model: [] for model in manifests}
     for file in calibration_files:
         calibration_path = Path(file)
         calibration = calibrations.read_calibration(calibration_path)
+        decoded_samples[calibration_path.parent.name] += calibration.samples[:N_DECODED_SAMPLES]
         calibration_tokens[calibration_path.parent.name, calibration_path.stem] = count_tokens(
             calibration.samples[:most_samples], calibration.facts.get("longest_answer", 0)
         )
@@ -137,13 +163,17 @@ def count_works(
             for (name, calibration), tokens in calibration_tokens.items()
             if name == model
         }
+        tokenizer = _read_tokenizer(manifest)
+        characters_per_token = measure_characters(tokenizer, decoded_samples[model])
         for file in task_files:
             name = Path(file).stem
             text_entry = config.benchmarks.perplexity.get(name)
             if text_entry is not None:
-                task_tokens[model, name] = _count_text(Path(file), text_entry, manifest)
+                task_tokens[model, name] = _count_text(Path(file), text_entry, tokenizer)
             elif own_tokens:
-                task_tokens[model, name] = _count_task(Path(file), config, own_tokens)
+                task_tokens[model, name] = _count_task(
+                    Path(file), config, own_tokens, characters_per_token
+                )
     shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
     return Works(config, manifests, shape_by_model, calibration_tokens, task_tokens)
 
@@ -204,26 +234,30 @@ def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
 
 
 def _count_task(
-    task_file: Path, config: Configuration, tokens_by_calibration: Mapping[str, Tokens]
+    task_file: Path,
+    config: Configuration,
+    tokens_by_calibration: Mapping[str, Tokens],
+    characters_per_token: float,
 ) -> Tokens:
     """Tokens of a benchmark task.
 
-    Its samples are taken to be as long as those of a calibration that is drawn from it, or of all
-    calibrations.
-
-    Questions of the user's own have the same name as calibration and as benchmark.
+    Its samples are taken to be as long as those of a calibration that is drawn from it, if there is
+    one. Questions of the user's own have the same name as calibration and as benchmark.
     """
     task = task_file.stem
-    n_samples = parquet.read_table(task_file).num_rows
     for name, entry in config.calibrations.items():
         if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
-            return tokens_by_calibration[name].scaled(n_samples)
-    return reduce(Tokens.plus, tokens_by_calibration.values()).scaled(n_samples)
+            return tokens_by_calibration[name].scaled(parquet.read_table(task_file).num_rows)
+    n_examples = config.benchmarks.tasks[task].num_fewshot
+    return count_document_tokens(task_file, characters_per_token, n_examples)
 
 
-def _count_text(text_file: Path, entry: PerplexityEntry, manifest: Mapping[str, Any]) -> Tokens:
+def _read_tokenizer(manifest: Mapping[str, Any]) -> Any:
+    return read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
+
+
+def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
-    tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
     texts = benchmark_documents.read_texts(text_file)
     text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
@@ -352,6 +386,7 @@ class Works:
             waiting_patches = footprint.waiting_patch_bytes(self.shapes[model], 2 * n_runs)
             memory = max(memory, fit_memory) + waiting_patches
 
+        logits = sweep_logits(tokens, n_layers, removed, pass_, kind)
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
         if pass_ != "generate":
             # Each further job runs the model before the removals once more.
@@ -365,6 +400,7 @@ class Works:
             layer_flops(self.manifests[model], tokens),
             memory,
             disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
+            logit_flops=logit_flops(self.shapes[model], logits),
         )
 
     def describe_number_formats(self) -> list[str]:
@@ -436,14 +472,17 @@ class Works:
         asked = self._asked_in_search(model, calibration, selector)
         layers_left = sum(manifest["n_layers"] - size for size in sizes)
         written = asked.answer_tokens * _count_finalists(entry) * layers_left
+        other_flops = counted_work.patch_flops + logit_flops(
+            self.shapes[model], counted_work.logits
+        )
         layer_tokens = counted_work.layer_tokens + written
         naive_layer_tokens = counted_work.naive_layer_tokens + written
         return Stage(
             jobs=1,
             layer_tokens=layer_tokens,
-            flops=layer_tokens * flops + counted_work.patch_flops,
+            flops=layer_tokens * flops + other_flops,
             naive_layer_tokens=naive_layer_tokens,
-            naive_flops=naive_layer_tokens * flops + counted_work.patch_flops,
+            naive_flops=naive_layer_tokens * flops + other_flops,
             memory=self.search_memory(model, calibration, selector, sizes),
         )
 
@@ -529,6 +568,8 @@ class Works:
             layer_flops(manifest, tokens),
             memory,
             disk=patches_bytes,
+            # Each plan is tested on held-out samples, with the repair and without it.
+            logit_flops=logit_flops(shape, Logits(HELD_OUT * tokens.scored * 2 * len(sizes))),
         )
 
     def _estimate_healings(self) -> Iterator[JobsWork]:
@@ -557,13 +598,20 @@ class Works:
             update_widths = 3 * (shape.channels + shape.inner) + 8 * shape.channels
             disk = options.update_rank * n_layers * update_widths * footprint.FLOAT
         folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
-        layer_tokens, flops = self._training_work(variant, options)
+        training = self._training_work(variant, options)
         return JobsWork.of(
-            "heal", [paths.training(folder)], layer_tokens, layer_tokens, flops, memory, disk
+            "heal",
+            [paths.training(folder)],
+            training.layer_tokens,
+            training.layer_tokens,
+            training.flops,
+            memory,
+            disk,
+            training.logit_flops,
         )
 
-    def _training_work(self, variant: Variant, options: Healing) -> tuple[float, float]:
-        """Layer-tokens of healing a variant, and the mean FLOP of each over its training data."""
+    def _training_work(self, variant: Variant, options: Healing) -> "TrainingWork":
+        """The work of healing a variant."""
         manifest = self.manifests[variant.model]
         weights = options.weights(variant.calibration)
         tokens_by_calibration = {
@@ -580,16 +628,25 @@ class Works:
         if options.keep != "best":
             n_epochs = min(n_epochs, options.keep)
         n_passes = TRAINING_FACTOR * (manifest["n_layers"] - variant.removed)
+        n_heads = TRAINING_FACTOR
         if options.objective != "lm":
             n_passes += manifest["n_layers"]  # the teacher's forward pass
+        if options.objective == "distill":
+            n_heads += 1
 
         layer_tokens = 0.0
         flops = 0.0
+        n_logits = 0.0
         for name, tokens in tokens_by_calibration.items():
-            own_layer_tokens = n_passes * n_epochs * drawn_shares[name] * tokens.stream
-            layer_tokens += own_layer_tokens
-            flops += own_layer_tokens * layer_flops(manifest, tokens)
-        return layer_tokens, flops / layer_tokens
+            n_trained_tokens = n_epochs * drawn_shares[name] * tokens.stream
+            layer_tokens += n_passes * n_trained_tokens
+            flops += n_passes * n_trained_tokens * layer_flops(manifest, tokens)
+            n_logits += n_heads * n_trained_tokens
+        return TrainingWork(
+            layer_tokens,
+            flops / layer_tokens,
+            logit_flops(self.shapes[variant.model], Logits(n_logits)),
+        )
 
     def _estimate_benchmarks(self) -> Iterator[JobsWork]:
         for model, calibration, task, block in requests.benchmark_blocks(self.config):
@@ -607,6 +664,11 @@ class Works:
             work_count = benchmark_work(
                 tokens, manifest["n_layers"], removed_together, removed_alone
             )
+            # A model that runs alone computes them at every position.
+            n_logits = float(
+                tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
+            )
+            n_logits += writing_tokens(tokens.written, tokens.samples) * len(variants)
             memory = _benchmark_memory(
                 self.shapes[model], tokens, len(removed_together), len(removed_alone)
             )
@@ -620,6 +682,7 @@ class Works:
                 layer_flops(manifest, tokens),
                 memory,
                 disk=SAMPLE_ROW_BYTES * tokens.samples * len(variants),
+                logit_flops=logit_flops(self.shapes[model], Logits(n_logits)),
             )
 
     def _estimate_generations(self) -> Iterator[JobsWork]:
@@ -632,8 +695,8 @@ class Works:
             # The likeliest answer and the samples, taken to be as long as the right answers.
             n_answers = 1 + options.samples if options else 0
             n_prompt_tokens = tokens.stream - tokens.answers
-            n_tokens = n_prompt_tokens + writing_tokens(tokens.answers, tokens.samples)
-            layer_tokens = float(n_answers * n_tokens * layers_left)
+            n_answer_tokens = writing_tokens(tokens.answers, tokens.samples)
+            layer_tokens = float(n_answers * (n_prompt_tokens + n_answer_tokens) * layers_left)
             yield JobsWork.of(
                 "benchmark",
                 [paths.generation(model, calibration, task, block)],
@@ -642,6 +705,9 @@ class Works:
                 layer_flops(manifest, tokens),
                 _writing_memory(
                     self.shapes[model], tokens, options.max_tokens if options else None
+                ),
+                logit_flops=logit_flops(
+                    self.shapes[model], Logits(n_answers * n_answer_tokens * len(variants))
                 ),
             )
 
@@ -661,6 +727,7 @@ class Works:
                 layer_tokens,
                 layer_tokens,
                 layer_flops(manifest, prompts),
+                logit_flops=logit_flops(self.shapes[model], timing_logits(options, n_structures)),
             )
 
     def _is_candidate(self, variant: Variant) -> bool:

@@ -223,6 +223,7 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
 def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
     """FLOP/s of a sweep over as many samples as take MEASURED_SECONDS."""
     from lamina.engine import candidates, forking, sweep
+    from lamina.engine.footprint import Shape
     from lamina.models.units import all_units
     from lamina_workflow.cost import work
     from lamina_workflow.cost.estimate import count_tokens
@@ -243,8 +244,12 @@ def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequenc
             seconds = time.perf_counter() - start_time
 
     tokens = count_tokens(samples[:n_measured])
-    layer_tokens = work.sweep_work(tokens, manifest["n_layers"], 0, "removal", "layer").engine
-    return work.layer_flops(manifest, tokens) * layer_tokens / seconds
+    n_layers = manifest["n_layers"]
+    layer_tokens = work.sweep_work(tokens, n_layers, 0, "removal", "layer").engine
+    logits = work.sweep_logits(tokens, n_layers, 0, "removal", "layer")
+    shape = Shape.of(model.config, model.dtype.itemsize)
+    flops = work.layer_flops(manifest, tokens) * layer_tokens
+    return (flops + work.logit_flops(shape, logits)) / seconds
 
 
 def parse_arguments(arguments: Iterable[str] | None) -> argparse.Namespace:

@@ -106,10 +106,18 @@ def choose_size(forecasts: Sequence[SizeForecast], minutes: float) -> SizeForeca
     )
 
 
-def describe_choice(forecasts: Sequence[SizeForecast], chosen: SizeForecast, minutes: float) -> str:
-    """What was taken, what it takes, and what the next larger samples would."""
+def describe_choice(
+    forecasts: Sequence[SizeForecast],
+    chosen: SizeForecast,
+    minutes: float,
+    n_given: int | None = None,
+) -> str:
+    """What was taken, what it takes, and what the next larger samples would.
+
+    n_given: Questions or documents that there are, whichever are more; None where this is not known.
+    """
     samples = f"at most {chosen.n_samples} questions and documents"
-    if len(forecasts) == 1:
+    if len(forecasts) == 1 or (n_given is not None and n_given <= chosen.n_samples):
         samples = "all questions and documents that are split off for it"
     sentence = (
         f"--minutes {minutes:g}: {samples} choose, which takes about "

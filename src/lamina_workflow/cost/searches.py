@@ -17,7 +17,7 @@ from lamina.options.repairs import Repair
 from lamina.selection.looped import candidate_boundaries
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import Round, SearchSpace, choosing_share, foresee_rounds
-from lamina_workflow.cost.work import Tokens, count_layers, draw_plan, patch_flops
+from lamina_workflow.cost.work import Logits, Tokens, count_layers, draw_plan, patch_flops
 
 
 class SearchedModel(NamedTuple):
@@ -39,6 +39,7 @@ class SearchWork(NamedTuple):
     naive_layer_tokens: float
     patch_flops: float
     """FLOP of the fits of its patches."""
+    logits: Logits
 
 
 def search_work(
@@ -75,7 +76,12 @@ def search_work(
     winners = [draw_plan(model.n_layers, size, options.units) for size in sizes]
     measured = [Candidate()] if has_judged else [Candidate(), *winners]
     counter.count(Round(measured, 1.0, is_judging=True))
-    return SearchWork(counter.layer_tokens, counter.naive_layer_tokens, counter.patch_flops)
+    return SearchWork(
+        counter.layer_tokens,
+        counter.naive_layer_tokens,
+        counter.patch_flops,
+        counter.count_logits(),
+    )
 
 
 class _Counter:
@@ -92,6 +98,7 @@ class _Counter:
         self.layer_tokens = 0.0
         self.naive_layer_tokens = 0.0
         self.patch_flops = 0.0
+        self.n_logits = 0.0
         self._own = own
         self._tokens = tokens_by_calibration
         self._model = model
@@ -135,6 +142,12 @@ class _Counter:
                 self.layer_tokens += layers_by_n_groups[len(groups)] * longest * n_lines
             n_layers = count_layers(candidates, self._model.n_layers)
             self.naive_layer_tokens += n_layers * tokens.rows * new_share
+            n_models = len(candidates) + self._n_carried
+            self.n_logits += n_models * tokens.scored * new_share
+
+    def count_logits(self) -> Logits:
+        """The logits so far; compared with the base model's where it is carried along."""
+        return Logits(self.n_logits, self.n_logits if self._n_carried else 0.0)
 
     def _tree_layers(self, groups: Sequence[Sequence[Candidate]]) -> int:
         """Layers that a token runs through in the passes of groups of candidates."""

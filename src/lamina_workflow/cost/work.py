@@ -13,6 +13,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
+from lamina.engine.footprint import Shape
 from lamina.models.units import all_units, list_steps, list_visits, replace_layer
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
@@ -24,6 +25,11 @@ N_PREFILLS = 3  # prompts that a timed run reads
 N_DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 # Of the decompositions of one run of removed units and of their products, in units of C³.
 DECOMPOSITION_OPERATIONS = 17
+SINGLE_BYTES = 4  # of a number in float32
+# Operations of matrix products that take as long as reading one logit, in float32 and in 16 bits.
+# Of a processor with products in bfloat16; its memory and its exponential are the limit.
+SINGLE_READING = 600
+HALF_READING = 3500
 
 
 class WorkCount(NamedTuple):
@@ -110,6 +116,35 @@ def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
     """
     attention = 2 * manifest["hidden_size"] * tokens.packed / tokens.samples
     return float(2 * manifest["layer_parameters"] + attention)
+
+
+class Logits(NamedTuple):
+    """Positions whose logits are computed, and how many of them are read."""
+
+    positions: float
+    compared: float = 0.0
+    """Of these, those whose logits are compared with the base model's as well."""
+
+
+def logit_flops(shape: Shape, logits: Logits) -> float:
+    """FLOP of logits: of the output embedding, and operations that take as long as reading them."""
+    reading = SINGLE_READING if shape.size == SINGLE_BYTES else HALF_READING
+    product_flops = 2.0 * shape.channels * shape.vocabulary * logits.positions
+    return product_flops + reading * shape.vocabulary * (logits.positions + logits.compared)
+
+
+def sweep_logits(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> Logits:
+    """The logits of one sweep of all units; arguments as of `sweep_work`."""
+    n_models = 1 + len(remaining_units(n_layers, removed, kind))
+    if pass_ == "removal":
+        n_carried = 1 if removed else 0  # the base model
+        n_positions = float(tokens.scored * (n_models + n_carried))
+        return Logits(n_positions, n_positions)
+    if pass_ == "generate":
+        return Logits(n_models * writing_tokens(tokens.longest_written, tokens.samples))
+    if pass_ == "gradient":
+        return Logits(float(TRAINING_FACTOR * tokens.stream))
+    return Logits(float(tokens.scored) if pass_ == "stream" else 0.0)
 
 
 def sweep_work(
@@ -216,9 +251,18 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int)
     prompts: of all loads together.
     options: the configuration's `benchmarks: efficiency`.
     """
-    generated_tokens = options.generate * sum(count_step(load.batch) for load in options.loads)
-    tokens_per_run = N_PREFILLS * prompts.packed + generated_tokens
+    tokens_per_run = N_PREFILLS * prompts.packed + _generated_tokens(options)
     return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
+
+
+def timing_logits(options: Any, n_structures: int) -> Logits:
+    """The logits of the tokens that `timing_work` generates."""
+    return Logits(2.0 * n_structures * options.repeats * _generated_tokens(options))
+
+
+def _generated_tokens(options: Any) -> int:
+    """Tokens of a prompt that take as long as those that one run of all loads generates."""
+    return int(options.generate * sum(count_step(load.batch) for load in options.loads))
 
 
 def patch_flops(channels: int, n_tokens: float, runs: Collection[tuple[float, float]]) -> float:

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from lamina.errors import LaminaError
 from lamina.relevance.statistics import Z95, wilson_interval
 from lamina.store import checksum
 from lamina_workflow.report.paired_tests import compute_paired_test
@@ -44,8 +45,22 @@ class KeptShare(NamedTuple):
 
 
 def read_judgements(files: Iterable[str]) -> list[Judgement]:
-    """The judgements in files that `lamina judge` wrote."""
-    return [Judgement(**checksum.read_json(file)) for file in files]
+    """The judgements in files that `lamina judge` wrote.
+
+    Raises LaminaError for a file that lacks something, as those of an earlier lamina do.
+    """
+    judgements: list[Judgement] = []
+    for file in files:
+        facts = checksum.read_json(file)
+        missing = [name for name in Judgement._fields if name not in facts]
+        if missing:
+            raise LaminaError(
+                f"{file}: {', '.join(missing)} is missing, as in files of an earlier version. "
+                f"Delete it (rm '{file}'). `lamina judge {facts.get('variant', 'VARIANT')} "
+                f"{facts.get('questions', 'QUESTIONS')}` measures again."
+            )
+        judgements.append(Judgement(**facts))
+    return judgements
 
 
 def compare_scores(judgement: Judgement, keep: float) -> ComparedScores:

@@ -57,6 +57,13 @@ def read_query_file(file: Path) -> str:
     return file.read_text(encoding="utf-8").replace(_PUBLISHED, paths.locate(_PUBLISHED))
 
 
+def list_questions() -> list[str]:
+    """A line for each question: its name, and what it asks."""
+    names = sorted(file.stem for file in Path(paths.locate("sql/queries")).glob("*.sql"))
+    width = max(map(len, names))
+    return [f"{name:<{width}}  {list_comment_lines(read_query(name))[0]}" for name in names]
+
+
 def list_comment_lines(query: str) -> list[str]:
     """The comment of a query: the question, then what its columns hold."""
     comments = [line for line in query.splitlines() if line.startswith("--")]

@@ -20,7 +20,7 @@ _MEASURED_SECONDS = 60.0  # seconds of jobs before anything is said of the time 
 _LIGHT_SECONDS = 1.0  # of a job that computes nothing, before one has ended
 # By which factor a job may take longer or shorter than forecast from its rule, and from others.
 _MEASURED = 1.25
-_UNKNOWN = 2.0
+_UNKNOWN = 1.5
 _MAX_NAMED_RULES = 2  # in a line
 _LONG_SECONDS = 10.0  # of a job after which the line says how long it has run
 # What `lamina.models.workload` writes into the log of a job.

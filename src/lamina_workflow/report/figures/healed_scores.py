@@ -1,11 +1,11 @@
 """Test scores while healing goes on, pass by pass [arXiv 2605.14075, figure 21]."""
 
+from math import isfinite
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina.relevance.statistics import Z95
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.training_curves import KEPT_STYLE, choose_marker
@@ -57,8 +57,13 @@ def _set_score_scale(axes: Axes, metric: str, rows: style.Rows) -> None:
     values += [row["value"] for row in rows]
     style.set_metric_scale(axes, metric, values)
     if metric != "perplexity":
-        reaches = [row["value"] - Z95 * (row["stderr"] or 0) for row in rows]
-        axes.set_ylim(max(0, min(reaches + values) - 0.03), 1.02)
+        lowest_ends = [row["value"] - _find_reach(row)[0] for row in rows]
+        known_ends = [end for end in lowest_ends if isfinite(end)]
+        axes.set_ylim(max(0, min(known_ends + values) - 0.03), 1.02)
+
+
+def _find_reach(row: dict[str, Any]) -> tuple[float, float]:
+    return style.find_reach(row["value"], row["stderr"], row["n_samples"])
 
 
 def _choose_dashes(repair: str) -> str:
@@ -74,7 +79,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: f
     axes.errorbar(
         [row["epoch"] + offset for row in shown_rows],
         [row["value"] for row in shown_rows],
-        yerr=[style.compute_half_width(row["stderr"]) for row in shown_rows],
+        yerr=style.stack_reaches(_find_reach(row) for row in shown_rows),
         linestyle=_choose_dashes(rows[0]["repair"]),
         linewidth=1.1,
         elinewidth=0.8,

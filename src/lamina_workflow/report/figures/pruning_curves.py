@@ -4,7 +4,7 @@ A selector that chose its plans with a repair is drawn with this repair, and onc
 """
 
 from itertools import pairwise
-from math import isfinite, nan
+from math import isfinite
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -104,9 +104,9 @@ def _list_curves(
 def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
     """The base model's value with its interval, and guessing where it is known."""
     base_value = row["base_value"]
-    half_width = style.compute_half_width(row["base_stderr"])
-    if isfinite(half_width):
-        axes.axhspan(base_value - half_width, base_value + half_width, color=BASE_BAND, linewidth=0)
+    below, above = style.find_reach(base_value, row["base_stderr"], row["n_samples"])
+    if isfinite(below):
+        axes.axhspan(base_value - below, base_value + above, color=BASE_BAND, linewidth=0)
     axes.axhline(base_value, color=style.BASE_MODEL, linewidth=0.8)
     if row["chance"] is not None:
         axes.axhline(row["chance"], linewidth=1, **style.CHANCE_STYLE)
@@ -116,12 +116,13 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
     """The line of one selector, from the base model on; `points` have at least one row."""
     x = [0.0]
     y = [points[0]["base_value"]]
-    half_widths = [0.0]
+    reaches = [(0.0, 0.0)]
     hints = []
     for row in points:
         x.append(row["removed"] + shift)
         y.append(row["value"])
-        half_widths.append(nan if row["reach"] is None else row["reach"])
+        stderr = None if row["reach"] is None else row["reach"] / Z95
+        reaches.append(style.find_reach(row["value"], stderr, row["n_samples"]))
         result = format_result(row, row["reach"])
         text = f"{row['selector']}{_note_repair(row)}, {row['removed']} removed: {result}"
         hints.append((x[-1], y[-1], text))
@@ -131,7 +132,7 @@ def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.
         "elinewidth": 0.9,
         "capsize": 1.8,
     }
-    axes.errorbar(x, y, half_widths, **(bar_style | line_style))
+    axes.errorbar(x, y, style.stack_reaches(reaches), **(bar_style | line_style))
     style.add_hints(axes, hints)
 
 

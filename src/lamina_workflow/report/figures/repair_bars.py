@@ -112,8 +112,9 @@ def _draw_panel(
 
 def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
     """The base model's bar, a line at its height, and one at guessing where that is known."""
-    half_width = style.compute_half_width(row["base_stderr"])
-    axes.bar(-0.75, row["base_value"], 0.3, yerr=half_width, color=BASE_BAR, **BAR_STYLE)
+    reach = style.find_reach(row["base_value"], row["base_stderr"], row["n_samples"])
+    error_bar = style.stack_reaches([reach])
+    axes.bar(-0.75, row["base_value"], 0.3, yerr=error_bar, color=BASE_BAR, **BAR_STYLE)
     axes.axhline(row["base_value"], color=BASE_BAR, linewidth=0.8, linestyle="--", zorder=1)
     if row["chance"] is not None:
         axes.axhline(row["chance"], linewidth=1, zorder=3, **style.CHANCE_STYLE)
@@ -124,16 +125,16 @@ def _draw_bars(axes: Axes, x: int, rows: style.Rows, repairs: list[tuple[str, st
     width = 0.86 / len(repairs)
     for index, row in enumerate(rows):
         repair = (row["repair"], row["healing"])
-        half_width = style.compute_half_width(row["stderr"])
+        reach = style.find_reach(row["value"], row["stderr"], row["n_samples"])
         (bar,) = axes.bar(
             x + (index - (len(rows) - 1) / 2) * width,
             row["value"],
             width,
-            yerr=half_width,
+            yerr=style.stack_reaches([reach]),
             **_fill_style(repairs.index(repair)),
             **BAR_STYLE,
         )
-        result = format_result(row, half_width)
+        result = format_result(row, style.compute_half_width(row["stderr"]))
         style.add_hint(bar, f"{row['selector']}, {style.format_repair(*repair)}: {result}")
     if not rows:
         axes.text(

@@ -114,7 +114,9 @@ def _draw_point(axes: Axes, row: dict[str, Any], edge: float, marker: style.Line
     axes.errorbar(
         row["perplexity"] if is_inside else edge,
         row["accuracy"],
-        style.compute_half_width(row["accuracy_stderr"]),
+        style.stack_reaches(
+            [style.find_reach(row["accuracy"], row["accuracy_stderr"], row["n_samples"])]
+        ),
         perplexity_error,
         xlolims=not is_inside,
         elinewidth=0.8,

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from lamina.relevance.statistics import Z95
+from lamina.relevance.statistics import Z95, wilson_interval
 from lamina_workflow.report.answers import group_rows, query_rows
 
 matplotlib.use("svg")
@@ -302,6 +302,26 @@ def format_counts(values: Iterable[int | None]) -> str:
 def compute_half_width(stderr: float | None) -> float:
     """Half the width of a 95 % interval; NaN for an unknown error, so that nothing is drawn."""
     return math.nan if stderr is None else Z95 * stderr
+
+
+def find_reach(value: float, stderr: float | None, n_samples: int | None) -> tuple[float, float]:
+    """How far a 95 % interval reaches below and above a value, as an error bar has it.
+
+    Where no answer or every answer is right, the standard error is unknown: the interval is then
+    Wilson's. NaN for any other unknown error, so that nothing is drawn.
+    """
+    if stderr is not None:
+        return Z95 * stderr, Z95 * stderr
+    if n_samples and value in (0.0, 1.0):
+        low, high = wilson_interval(value * n_samples, n_samples)
+        return max(0.0, value - low), max(0.0, high - value)
+    return math.nan, math.nan
+
+
+def stack_reaches(reaches: Iterable[tuple[float, float]]) -> list[list[float]]:
+    """Reaches of points as matplotlib takes them: all below, then all above."""
+    below, above = zip(*reaches, strict=True)
+    return [list(below), list(above)]
 
 
 def format_interval(value: float, stderr: float | None, digits: int = 3) -> str:

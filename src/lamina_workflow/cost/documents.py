@@ -1,0 +1,78 @@
+"""How many tokens the documents of a benchmark have, by their characters.
+
+Benchmarks are tokenised when they run. What is known before are the characters of their questions
+and choices, and the characters of a token of the model's tokenizer, from a calibration.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lamina.data.calibrations import Sample
+from lamina.store import parquet
+from lamina_workflow.cost.work import Tokens
+
+N_DECODED_SAMPLES = 20  # of each calibration
+
+
+def measure_characters(tokenizer: Any, samples: Iterable[Sample]) -> float:
+    """Mean characters of a token, of the first of these samples.
+
+    tokenizer: Of transformers, that of the model.
+    """
+    n_characters = 0
+    n_tokens = 0
+    for sample in samples:
+        token_ids = sample.sequence()
+        n_characters += len(tokenizer.decode(token_ids, skip_special_tokens=True))
+        n_tokens += len(token_ids)
+    return max(1, n_characters) / max(1, n_tokens)
+
+
+def count_document_tokens(
+    task_file: Path, characters_per_token: float, n_examples: int = 0
+) -> Tokens:
+    """Tokens of a task's documents; one choice alone is an answer that is written.
+
+    n_examples: Few-shot examples before each question, taken to be as long as the questions.
+    """
+    table = parquet.read_table(task_file, ["question_characters", "choice_characters"])
+    questions = [characters / characters_per_token for characters in table[0].to_pylist()]
+    answers = [
+        [max(1, round(characters / characters_per_token)) for characters in choices]
+        for choices in table[1].to_pylist()
+    ]
+    mean_question = sum(questions) / max(1, len(questions))
+    mean_answer = _mean([_mean(lengths) for lengths in answers])
+    example_tokens = n_examples * (mean_question + mean_answer)
+
+    lines: list[int] = []
+    n_row_tokens = 0.0
+    n_scored = 0
+    for question, choices in zip(questions, answers, strict=True):
+        context = example_tokens + question
+        rest_tokens = [length - 1 for length in choices]  # the last token is only predicted
+        lines.append(round(context + sum(rest_tokens)))
+        # Choices of one token share their row.
+        n_rows = max(1, sum(rest > 0 for rest in rest_tokens))
+        n_row_tokens += n_rows * context + sum(rest_tokens)
+        n_scored += 1 + sum(rest_tokens)  # one position predicts the first tokens of all choices
+    n_answer_tokens = sum(_mean(lengths) for lengths in answers)
+    n_asked_tokens = sum(questions) + len(questions) * example_tokens
+    is_written = all(len(lengths) == 1 for lengths in answers)
+    return Tokens(
+        samples=len(questions),
+        packed=sum(lines),
+        rows=round(n_row_tokens),
+        stream=round(n_asked_tokens + n_answer_tokens),
+        longest=max(lines, default=0),
+        scored=n_scored,
+        lines=tuple(sorted(lines)),
+        answers=round(n_answer_tokens),
+        written=round(n_answer_tokens) if is_written else 0,
+        asked=round(n_asked_tokens) if is_written else 0,
+    )
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return sum(numbers) / max(1, len(numbers))

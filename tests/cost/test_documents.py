@@ -1,0 +1,63 @@
+"""The tokens of a benchmark by its characters, against its tokens, and by hand."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lamina.data import encoding, lm_tasks
+from lamina.data.benchmark_documents import tabulate_documents
+from lamina.store import parquet
+from lamina_workflow.cost import documents, estimate
+from lamina_workflow.cost.work import Tokens
+from tests import ROOT
+
+REFERENCE = ROOT / "resources/reference"
+
+
+@pytest.mark.parametrize("task_name", ["microworld_facts", "microworld_addition"])
+def test_a_task_has_about_the_tokens_of_its_samples(task_name: str, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    task = lm_tasks.task_object(task_name, ROOT, split="train")
+    samples = lm_tasks.task_samples(task, encoding.open_encoder(model, tokenizer), 200, 0)
+    exact = estimate.count_tokens(samples)
+
+    tested = lm_tasks.test_documents(lm_tasks.task_object(task_name, ROOT), 200)
+    file = write_documents(tmp_path, tested)
+    characters_per_token = documents.measure_characters(tokenizer, samples)
+    counted = documents.count_document_tokens(file, characters_per_token)
+    assert counted.samples == exact.samples == 200
+    for name in ("packed", "rows", "stream", "longest", "scored"):
+        assert getattr(counted, name) == pytest.approx(getattr(exact, name), rel=0.35), name
+
+
+def write_documents(folder: Path, tested: list[tuple[str, list[str]]]) -> Path:
+    file = folder / "task.parquet"
+    table: pa.Table = tabulate_documents(tested, with_text=False)
+    parquet.write_table(file, table)
+    return file
+
+
+def test_the_tokens_of_choices_by_hand(tmp_path: Path) -> None:
+    """Two characters a token. The last token of a choice is only predicted."""
+    file = write_documents(tmp_path, [("x" * 20, ["y" * 6, "y" * 2, "y" * 2])])
+    assert documents.count_document_tokens(file, 2.0) == Tokens(
+        samples=1,
+        packed=10 + 2,
+        rows=10 + 2,  # choices of one token need no row of their own
+        stream=10 + round(5 / 3),
+        longest=12,
+        scored=1 + 2,
+        lines=(12,),
+        answers=round(5 / 3),
+    )
+
+
+def test_an_answer_that_is_written_follows_its_examples(tmp_path: Path) -> None:
+    """Two examples of 10 and 4 tokens each stand before a question of 10."""
+    file = write_documents(tmp_path, [("x" * 20, ["y" * 8])])
+    counted = documents.count_document_tokens(file, 2.0, n_examples=2)
+    assert (counted.asked, counted.written, counted.answers) == (10 + 2 * 14, 4, 4)
+    assert counted.packed == 38 + 3
