@@ -425,7 +425,7 @@ def test_a_score_of_all_or_no_answers_has_the_interval_of_wilson() -> None:
     """By hand, z = 1.96: of n answers that are all right, it begins at n / (n + z²)."""
     below, above = style.find_reach(1.0, None, 4)
     assert (below, above) == pytest.approx((1 - 4 / (4 + 1.959964**2), 0.0))
-    assert style.find_reach(0.0, None, 4) == pytest.approx((above, below))
+    assert style.find_reach(0.0, 0.0, 4) == pytest.approx((above, below))
 
     assert style.find_reach(0.5, 0.1, 4) == pytest.approx((0.1959964, 0.1959964))
     # Nothing is known of a perplexity without an error.

@@ -307,15 +307,14 @@ def compute_half_width(stderr: float | None) -> float:
 def find_reach(value: float, stderr: float | None, n_samples: int | None) -> tuple[float, float]:
     """How far a 95 % interval reaches below and above a value, as an error bar has it.
 
-    Where no answer or every answer is right, the standard error is unknown: the interval is then
-    Wilson's. NaN for any other unknown error, so that nothing is drawn.
+    Where no answer or every answer is right, the standard error is unknown, or 0, which it is not:
+    the interval is then Wilson's. NaN for any other unknown error, so that nothing is drawn.
     """
-    if stderr is not None:
-        return Z95 * stderr, Z95 * stderr
-    if n_samples and value in (0.0, 1.0):
+    if n_samples and value in (0.0, 1.0) and not stderr:
         low, high = wilson_interval(value * n_samples, n_samples)
         return max(0.0, value - low), max(0.0, high - value)
-    return math.nan, math.nan
+    half_width = compute_half_width(stderr)
+    return half_width, half_width
 
 
 def stack_reaches(reaches: Iterable[tuple[float, float]]) -> list[list[float]]:
