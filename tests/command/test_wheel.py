@@ -1,5 +1,6 @@
 """A wheel holds all that a run needs: the command plans the embedded study in an empty folder."""
 
+import json
 import subprocess
 import sys
 from os import environ
@@ -8,6 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.given.wheel import unpack_wheel
+
+SMALL_STUDY = """
+models: {reference: {source: resources/reference}}
+calibrations: {facts: {task: microworld_facts, split: validation, limit: 10}}
+selectors: {block: {metric: cosine, strategy: block}}
+studies:
+  one: {models: [reference], calibrations: [facts], selectors: [block], removed: [1], repairs: [none]}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +48,24 @@ def test_the_embedded_study_is_planned_by_the_installed_workflow(
     jobs = dict(line.split() for line in planned.stdout.splitlines() if len(line.split()) == 2)
     assert jobs["search_plans"] == "3"  # one for each task of the study
     assert int(jobs["total"]) > 100
+
+
+def test_the_installed_workflow_runs_up_to_a_plan(installed: Path, tmp_path: Path) -> None:
+    """From the model to the layers that go; a whole study takes over a minute."""
+    run_lamina(installed, tmp_path, "example", "study")
+    (tmp_path / "study/config.yaml").write_text(SMALL_STUDY)
+
+    plan = Path("results/plans/reference/facts/block/removed=1.json")
+    command = [sys.executable, "-P", "-m", "snakemake", "--cores", "2"]
+    command += ["--snakefile", str(installed / "lamina_workflow/project/workflow/Snakefile")]
+    command += ["--configfile", "config.yaml", "--", str(plan)]
+    environment = environ | {"PYTHONPATH": str(installed)}
+    done = subprocess.run(
+        command, cwd=tmp_path / "study", env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (removed_layer,) = json.loads((tmp_path / "study" / plan).read_text())["units"]
+    assert 0 <= int(removed_layer) < 12
 
 
 def test_a_run_without_a_configuration_says_how_to_begin(installed: Path, tmp_path: Path) -> None:

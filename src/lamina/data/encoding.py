@@ -1,5 +1,6 @@
 """lm-eval's encodings: how a context and what follows it become the tokens of a row."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.calibrations import Row, check_ids
 from lamina.errors import LaminaError
+
+# It warns that a model object was passed instead of a name, which is the point here.
+logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 Encoded = tuple[tuple[str, str], list[int], list[int]]
 """A context and a continuation as lm-eval keeps them: both texts, then the tokens of each."""

@@ -135,7 +135,10 @@ def _make_question_task(name: str, path: Path) -> ConfigurableTask:
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
         "num_fewshot": 0,
-        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+        "metric_list": [
+            {"metric": metric, "aggregation": "mean", "higher_is_better": True}
+            for metric in ("acc", "acc_norm")
+        ],
     }
     dataset = DatasetDict(test=Dataset.from_list(read_questions(path)))
     return task_groups.DatasetTask(dataset, config)

@@ -5,7 +5,6 @@ Only the model of the HFLM changes between variants. Where the engine can measur
 in one pass, their log-likelihoods come from the engine.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -41,8 +40,6 @@ from lamina.models.export.check import check_cache
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the
 # template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
-# It warns that a model object was passed instead of a name, which is the point here.
-logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 _BOOTSTRAP = 100_000  # resamplings for standard errors that have no formula, lm-eval's default
 _LARGEST_BATCH = 64

@@ -29,6 +29,7 @@ STAGES = ("prepare", "capture", "sweep", "search", "repair", "heal", "benchmark"
 GPU_RATE = 100.0
 TERA = 1e12
 N_MEASURED_SAMPLES = 100  # at most, of a calibration, for the rate of this machine
+N_FIRST_SAMPLES = 4
 MEASURED_SECONDS = 20.0  # after which no more samples are taken
 MAX_MEASURED_PARAMETERS = 2e9  # a larger model is not loaded only to see how fast it is
 N_JOBS_ON_CPU = 2  # at a time, where there is no GPU
@@ -236,12 +237,14 @@ def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequenc
         )
         session.measure([0], removals, observations)  # starts threads and kernels
         start_time = time.perf_counter()
-        seconds = 0.0
-        while n_measured < len(samples) and seconds < MEASURED_SECONDS:
-            n_next = min(len(samples), 2 * n_measured + 4)
+        n_next = min(len(samples), N_FIRST_SAMPLES)
+        while n_measured < n_next:
             session.measure(range(n_measured, n_next), removals, observations)
             n_measured = n_next
             seconds = time.perf_counter() - start_time
+            # More of them, as many as the time has room for.
+            n_fitting = int(n_measured * MEASURED_SECONDS / seconds)
+            n_next = min(len(samples), 2 * n_measured, n_fitting)
 
     tokens = count_tokens(samples[:n_measured])
     n_layers = manifest["n_layers"]
