@@ -149,16 +149,19 @@ def test_the_work_of_a_second_step_by_hand() -> None:
 
 @pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7], [3, 3]])
 def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
-    """A mean over random plans."""
+    """A mean over random plans that agree in part."""
     generator = np.random.default_rng(0)
     samples = equal_texts(1, 4)
     measured_work: list[int] = []
     with sweep.open_session(tiny.model(depth=12), samples, outputs=False) as session:
         for _ in range(40):
             candidates: dict[int, Candidate] = {}
+            shared_scores = generator.random(8)
             for variant_index, n_removed in enumerate(sizes):
-                layers = generator.choice(12, n_removed, replace=False).tolist()
-                candidates[variant_index] = Candidate(frozenset(str(layer) for layer in layers))
+                # Layers of the first third stay.
+                order = np.argsort(shared_scores + generator.random(8))[:n_removed]
+                layers = frozenset(str(4 + index) for index in order)
+                candidates[variant_index] = Candidate(layers)
             work_before = session.layer_tokens
             session.measure([0], candidates)
             measured_work.append(session.layer_tokens - work_before)
