@@ -42,6 +42,7 @@ from lamina_workflow.prune_study import (
     prepare_study,
     write_study,
 )
+from lamina_workflow.runtime import failures
 from lamina_workflow.runtime.devices import list_devices
 from lamina_workflow.runtime.waiting import saying_what_goes_on
 
@@ -643,6 +644,7 @@ def _run_snakemake(
     advises: Whether it says which entries of the configuration are of little use.
     """
     os.environ[advice.SWITCH] = "yes" if advises else "no"
+    os.environ[failures.FOLDER] = "" if folder == Path.cwd() else str(folder)
     with chdir(folder):
         command = [*_snakemake_command(cores, configuration), "--logger", "lamina"]
         if targets:

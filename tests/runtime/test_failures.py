@@ -8,6 +8,7 @@ import pytest
 
 import snakemake_logger_plugin_lamina as plugin
 from lamina.errors import LaminaError
+from lamina_workflow.runtime import failures
 from lamina_workflow.runtime.failures import first_failure
 from lamina_workflow.runtime.preconditions import check_folder
 from tests import ROOT
@@ -71,6 +72,14 @@ def test_the_first_message_is_repeated_with_its_remedy(run_log: Path) -> None:
         "lamina: models.m: no.\nWrite yes.\n"
         "More in refused.log"
     )
+
+
+def test_the_log_is_named_from_where_the_command_was_given(
+    run_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(failures.FOLDER, "lamina-mine")
+    run_log.write_text(job_error("prepare_model", 3, "refused.log"))
+    assert str(first_failure(run_log)).endswith("More in lamina-mine/refused.log")
 
 
 def test_a_job_that_succeeded_when_it_was_tried_again_did_not_fail(run_log: Path) -> None:

@@ -282,8 +282,10 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
     if measured_rate:
         rate = measured_rate
+        n_threads = resources.threads_of_job(os.cpu_count())
         message = (
-            "Times of one job after the other on this machine, at the "
+            "Times of one job after the other on this machine, each with "
+            f"{n_threads} of its {os.cpu_count()} cores, at the "
             f"{rate / TERA:.2g} TFLOP/s of the study's own model. RATE=100 is a GPU's."
         )
     else:

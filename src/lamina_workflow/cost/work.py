@@ -10,13 +10,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
-from lamina.engine.footprint import Shape
 from lamina.models.units import all_units, list_steps, list_visits, replace_layer
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
+
+if TYPE_CHECKING:  # imports torch
+    from lamina.engine.footprint import Shape
 
 BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 HELD_OUT = 0.2  # of the samples of a fit
@@ -126,7 +128,7 @@ class Logits(NamedTuple):
     """Of these, those whose logits are compared with the base model's as well."""
 
 
-def logit_flops(shape: Shape, logits: Logits) -> float:
+def logit_flops(shape: "Shape", logits: Logits) -> float:
     """FLOP of logits: of the output embedding, and operations that take as long as reading them."""
     reading = SINGLE_READING if shape.size == SINGLE_BYTES else HALF_READING
     product_flops = 2.0 * shape.channels * shape.vocabulary * logits.positions

@@ -1,5 +1,6 @@
 """The first failure of a run as its last lines: with `--keep-going` it stands far above them."""
 
+import os
 import re
 import signal
 import sys
@@ -17,6 +18,10 @@ _WHY_KILLED = (
     "`kill -9`."
 )
 _MAX_MESSAGE_LINES = 20  # a longer text is a log
+
+
+FOLDER = "LAMINA_FOLDER"
+"""Variable with the folder of the run, as seen from where its command was given."""
 
 
 def print_first_failure(run_log: str | Path) -> None:
@@ -57,7 +62,9 @@ def _describe(rule: str, logs: Sequence[Path], log_before: str) -> str:
     for meaning in (explain_machine_error(reason), describe_full_disk(Path.cwd())):
         if meaning and meaning not in text:
             text += f"\nlamina: {meaning}"
-    return f"\nThe first failure, in rule {rule}:\n{text}\nMore in {', '.join(map(str, logs))}"
+    folder = Path(os.environ.get(FOLDER, ""))
+    names = ", ".join(str(folder / log) for log in logs)
+    return f"\nThe first failure, in rule {rule}:\n{text}\nMore in {names}"
 
 
 def _describe_ending(ended: re.Match[str] | None, has_reason: bool) -> str:
