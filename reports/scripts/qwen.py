@@ -26,7 +26,9 @@ STUDIES = [f"config/{MODEL}.yaml", "config/qwen-repairs.yaml", "config/qwen-writ
 ADVICE = """
 WITH cases AS (
     SELECT coalesce(c.replicate_of, s.calibration) AS task, s.calibration, s.removed, s.selector, 100 * s.value AS value,
-        rank() OVER (PARTITION BY s.calibration, s.removed ORDER BY s.value) AS place
+        -- the worst has place 1, and equal ones share the last place of theirs
+        count(*) OVER (PARTITION BY s.calibration, s.removed ORDER BY s.value) AS place,
+        s.base_value - 1.96 * s.base_stderr > s.chance AS is_clear
     FROM studies.scores AS s JOIN studies.calibrations AS c USING (study, model, calibration)
     WHERE study = $study AND own AND repair = 'none' AND s.removed > 0
 ),
@@ -48,7 +50,8 @@ paired AS (
     FROM by_task GROUP BY ALL
 )
 SELECT selector AS way, count(*) AS cases, round(avg(best.value - c.value), 1) AS "regret, mean",
-    round(max(best.value - c.value), 1) AS worst, count(*) FILTER (place <= 2) AS "among the two worst",
+    round(avg(best.value - c.value) FILTER (is_clear), 1) AS "base above chance",
+    count(*) FILTER (is_clear) AS "such cases", round(max(best.value - c.value), 1) AS worst, count(*) FILTER (place <= 2) AS "among the two worst",
     format('{:.1f} ({:.1f} to {:.1f})', any_value(difference), any_value(difference - reach), any_value(difference + reach))
         AS "portfolio is better by", any_value(n)::BIGINT AS n
 FROM cases AS c JOIN best USING (calibration, removed) JOIN paired USING (selector)
@@ -103,7 +106,9 @@ ORDER BY selector = 'deepest', removed, value DESC
 AGREEMENT = """
 SELECT metric, calibration AS task,
     format('{:.2f} ({:.2f} to {:.2f})', spearman, ci_low, ci_high) AS "Spearman with accuracy", n_units AS layers
-FROM studies.task_agreements WHERE study = $study AND component = 'layer' ORDER BY metric, calibration
+FROM studies.task_agreements
+WHERE study = $study AND component = 'layer' AND metric IN ('cosine', 'angular', 'perplexity', 'output_kl', 'margin')
+ORDER BY metric, calibration
 """
 TABLES = {
     "advice": (ADVICE, MODEL),
