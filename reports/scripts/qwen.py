@@ -51,7 +51,8 @@ paired AS (
 )
 SELECT selector AS way, count(*) AS cases, round(avg(best.value - c.value), 1) AS "regret, mean",
     round(avg(best.value - c.value) FILTER (is_clear), 1) AS "base above chance",
-    count(*) FILTER (is_clear) AS "such cases", round(max(best.value - c.value), 1) AS worst, count(*) FILTER (place <= 2) AS "among the two worst",
+    count(*) FILTER (is_clear) AS "such cases", round(max(best.value - c.value), 1) AS worst,
+    count(*) FILTER (place <= 2) AS "among the two worst",
     format('{:.1f} ({:.1f} to {:.1f})', any_value(difference), any_value(difference - reach), any_value(difference + reach))
         AS "portfolio is better by", any_value(n)::BIGINT AS n
 FROM cases AS c JOIN best USING (calibration, removed) JOIN paired USING (selector)
