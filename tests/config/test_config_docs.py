@@ -19,6 +19,7 @@ from tests.given.configurations import RawConfig, minimal_config, set_key, write
 LOCAL_MODELS = {
     "config/config.yaml": ("reference", 12),
     "config/complete.yaml": ("reference", 12),
+    "config/edits.yaml": ("reference", 12),
     "config/papers/minitron.yaml": ("reference", 12),
     "tests/configs/tiny.yaml": ("reference", 12),
     "config/models/gpt-oss-20b.yaml": ("gpt-oss-20b", 12),

@@ -95,6 +95,15 @@ def test_the_forecast_measures_what_the_search_measures() -> None:
     assert sum(len(a_round.candidates) for a_round in rounds) == len(search.rows)
 
 
+def test_every_allowed_size_has_a_block() -> None:
+    selector = options(times=4, protect=[2, 9])
+    sizes = selector.allowed_sizes(10)
+    assert sizes == range(-6, 0)
+    free_layers = [unit for unit in UNITS if unit not in ("2", "9")]
+    found = repeat.find(toy_search(RepeatedLosses({})), free_layers, sizes, selector)
+    assert found.keys() == set(sizes)
+
+
 def test_sub_layers_do_not_run_again() -> None:
     with pytest.raises(LaminaError, match=r"runs whole layers again. Write units: layer"):
         options(units="mlp")

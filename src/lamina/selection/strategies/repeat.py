@@ -56,7 +56,7 @@ class Repeat(Selector):
         for is_free in self.free(n_layers):
             length = length + 1 if is_free else 0
             longest_block = max(longest_block, length)
-        return range(-longest_block * (self.times - 1), 0)
+        return range(-longest_block, 0)
 
 
 def find(
