@@ -26,12 +26,12 @@ from lamina.selection.evaluator import Evaluator, loss_of
 
 FOLDER = Path("reports/edits")
 PAGE = Path("reports/edits.md")
-N_CHOOSING = 400
-N_OTHERS = 600
+# Of each part: questions that are drawn, and the first of them, which are measured.
+QUESTIONS = {"calibration": (400, 200), "test": (600, 400)}
 N_EMBEDDED = 500  # all that there are
 N_EMBEDDED_CHOOSING = 200
 N_TOGETHER = 50  # questions after which the losses are kept
-SIZES = (16, 50, 400)  # questions that choose
+SIZES = (16, 50, 200)  # questions that choose
 N_DRAWS = 2000
 Z95 = 1.96
 CRITERIA = {"accuracy": 0, "loss of the right answer": 1}
@@ -56,9 +56,10 @@ def prepare_questions(
         samples = lamina.prepare(base, task, **options).content.samples
         return samples[:N_EMBEDDED_CHOOSING], samples[N_EMBEDDED_CHOOSING:]
     parts: list[Sequence[Sample]] = []
-    for part, limit in (("calibration", N_CHOOSING), ("test", N_OTHERS)):
+    for part, (n_drawn, n_measured) in QUESTIONS.items():
         file = str(data / f"{task}_{part}.jsonl")
-        parts.append(lamina.prepare(base, task, choices=file, limit=limit).content.samples)
+        samples = lamina.prepare(base, task, choices=file, limit=n_drawn).content.samples
+        parts.append(samples[:n_measured])
     return parts[0], parts[1]
 
 
