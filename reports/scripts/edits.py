@@ -3,7 +3,7 @@
     PYTHONPATH=src python reports/scripts/edits.py measure smollm2 models/smollm2/checkpoint arc_easy DATA 2
     PYTHONPATH=src python reports/scripts/edits.py tables
 
-`measure` answers 400 questions that may choose and others with every block of 1, 2, … layers that
+`measure` answers 200 questions that may choose and 400 others with every block of 1, 2, … layers that
 runs twice, with and without damping, and goes on where it was stopped. DATA is a folder with
 TASK_calibration.jsonl and TASK_test.jsonl (tools/cut_data.py); without it the embedded task is taken.
 `tables` writes the tables of every file in reports/edits/ between the marks of the page.

@@ -42,6 +42,8 @@ def test_an_export_is_a_stock_checkpoint_with_copied_layers(tmp_path: Path) -> N
     assert "The model runs layers 1 to 2 twice, exchanges layers 0 and 4." in card
     assert "with 2 layers more" in card
     assert "with 7 layers instead of 5" in card
+    n_parameters = loaded.num_parameters()
+    assert f"{n_parameters:,} parameters instead of {base.num_parameters():,}" in card
     recipe = yaml.safe_load((tmp_path / "export/mergekit.yaml").read_text())
     ranges = [entry["sources"][0]["layer_range"] for entry in recipe["slices"]]
     assert ranges == [[4, 5], [1, 3], [1, 4], [0, 1]]

@@ -122,7 +122,8 @@ TEMPLATE = """\
 {%- if manifest.revision %}, revision `{{ manifest.revision }}`{% endif %}
  with {{ visits|length }} {{ "layers instead of" if moves else "of its" }} {{ layer_kinds|length -}}
 {{ "" if moves else " layers" }} and
-{{ "{:,}".format(n_parameters) }} of its {{ "{:,}".format(n_base_parameters) }} parameters
+{{ "{:,}".format(n_parameters) }} {{ "parameters instead of" if moves else "of its" -}}
+ {{ " {:,}".format(n_base_parameters) }}{{ "" if moves else " parameters" }}
 ({{ "{:.1%}".format(n_parameters / n_base_parameters) }}). Made by lamina {{ version }}; the variant
 is `{{ variant }}`, the base weights have the sha256 `{{ manifest.weights_sha256 }}`.
 {% if moves %}

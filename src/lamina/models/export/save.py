@@ -377,7 +377,7 @@ def _collect_facts(
         **vars(source),
         form=form,
         n_base_parameters=sum(tensor.numel() for tensor in weights_and_patches(base)),
-        n_parameters=sum(tensor.numel() for tensor in weights_and_patches(variant)),
+        n_parameters=_count_written(variant),
         removed_runs=find_runs(source.plan["units"], n_layers),
         has_patches=bool(special_modules["patches"]),
         has_zeroed_sublayers=has_zeroed_sublayers,
@@ -392,6 +392,17 @@ def _collect_facts(
         base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
         weights_bytes=_count_bytes(weights_files),
     )
+
+
+def _count_written(variant: PreTrainedModel) -> int:
+    """Numbers in the weights and patches of a checkpoint, which has a copy of a layer for each run."""
+    n_written = sum(tensor.numel() for tensor in weights_and_patches(variant))
+    earlier_weights: set[torch.Tensor] = set()
+    for layer in layers_of(variant):
+        layer_weights = set(layer.parameters())
+        n_written += sum(weight.numel() for weight in layer_weights & earlier_weights)
+        earlier_weights |= layer_weights
+    return n_written
 
 
 def _count_bytes(files: Sequence[Path]) -> int:
