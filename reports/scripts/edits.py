@@ -1,16 +1,16 @@
 """How much of a gain by layers that run again survives: the tables of reports/edits.md.
 
-    PYTHONPATH=src python reports/scripts/edits.py measure smollm2 models/smollm2/checkpoint arc_easy DATA 2
+    PYTHONPATH=src python reports/scripts/edits.py measure smollm2 models/smollm2/checkpoint arc_easy --data DATA
     PYTHONPATH=src python reports/scripts/edits.py tables
 
-`measure` answers 200 questions that may choose and 400 others with every block of 1, 2, … layers that
-runs twice, with and without damping, and goes on where it was stopped. DATA is a folder with
+`measure` answers questions that may choose and others with every block of 1, 2, … layers that runs
+twice, with and without damping, and goes on where it was stopped. DATA is a folder with
 TASK_calibration.jsonl and TASK_test.jsonl (tools/cut_data.py); without it the embedded task is taken.
 `tables` writes the tables of every file in reports/edits/ between the marks of the page.
 """
 
-import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
 
@@ -26,8 +26,7 @@ from lamina.selection.evaluator import Evaluator, loss_of
 
 FOLDER = Path("reports/edits")
 PAGE = Path("reports/edits.md")
-# Of each part: questions that are drawn, and the first of them, which are measured.
-QUESTIONS = {"calibration": (400, 200), "test": (600, 400)}
+N_DRAWN = {"calibration": 400, "test": 600}  # of which the first ones are measured
 N_EMBEDDED = 500  # all that there are
 N_EMBEDDED_CHOOSING = 200
 N_TOGETHER = 50  # questions after which the losses are kept
@@ -37,18 +36,18 @@ Z95 = 1.96
 CRITERIA = {"accuracy": 0, "loss of the right answer": 1}
 
 
-def list_candidates(n_layers: int, longest: int) -> list[str]:
-    """The edits: every block up to the longest one, plain and damped."""
+def list_candidates(n_layers: int, longest: int, plain: bool) -> list[str]:
+    """The edits: every block up to the longest one, plain, and damped if not `plain` alone."""
     edits: list[str] = []
     for length in range(1, longest + 1):
         for block in list_blocks(range(n_layers), length):
-            for is_damped in (False, True):
+            for is_damped in (False,) if plain else (False, True):
                 edits.append(str(Repetition(block[0], block[-1], 2, is_damped)))
     return edits
 
 
 def prepare_questions(
-    base: PreparedModel, task: str, data: Path | None
+    base: PreparedModel, task: str, data: Path | None, n_measured: Mapping[str, int]
 ) -> tuple[Sequence[Sample], Sequence[Sample]]:
     """The questions that choose, and the others."""
     if data is None:
@@ -56,25 +55,28 @@ def prepare_questions(
         samples = lamina.prepare(base, task, **options).content.samples
         return samples[:N_EMBEDDED_CHOOSING], samples[N_EMBEDDED_CHOOSING:]
     parts: list[Sequence[Sample]] = []
-    for part, (n_drawn, n_measured) in QUESTIONS.items():
+    for part, n_drawn in N_DRAWN.items():
         file = str(data / f"{task}_{part}.jsonl")
         samples = lamina.prepare(base, task, choices=file, limit=n_drawn).content.samples
-        parts.append(samples[:n_measured])
+        parts.append(samples[: n_measured[part]])
     return parts[0], parts[1]
 
 
-def measure(name: str, source: str, task: str, data: Path | None, longest: int) -> None:
-    """Losses of all candidates and of the base model, (2, candidates, questions) a file."""
-    base = lamina.open_model(source, name=name, dtype="bfloat16" if data else "float32")
-    edits = list_candidates(base.n_layers, longest)
+def measure(arguments: Namespace) -> None:
+    """Losses of all candidates and of the base model, (2, candidates, questions) a part."""
+    name, task, data = arguments.name, arguments.task, arguments.data
+    base = lamina.open_model(arguments.source, name=name, dtype="bfloat16" if data else "float32")
+    edits = list_candidates(base.n_layers, arguments.longest, arguments.plain)
     candidates = [Candidate(), *(Candidate(frozenset({edit})) for edit in edits)]
-    choosing, others = prepare_questions(base, task, data)
+    n_measured = {"calibration": arguments.choosing, "test": arguments.others}
+    label = f"{name}-{task}-{len(edits)}"
+    choosing, others = prepare_questions(base, task, data, n_measured)
     FOLDER.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         FOLDER / f"{name}-{task}.npz",
         edits=np.array(edits),
-        choosing=measure_part(base, choosing, candidates, f"{name}-{task}-{longest}-choosing"),
-        others=measure_part(base, others, candidates, f"{name}-{task}-{longest}-others"),
+        choosing=measure_part(base, choosing, candidates, f"{label}-choosing"),
+        others=measure_part(base, others, candidates, f"{label}-others"),
     )
 
 
@@ -250,10 +252,24 @@ def write_tables() -> None:
     PAGE.write_text(page, encoding="utf-8")
 
 
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser()
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("tables")
+    measuring = commands.add_parser("measure")
+    for key in ("name", "source", "task"):
+        measuring.add_argument(key)
+    measuring.add_argument("--data", type=Path)
+    measuring.add_argument("--longest", type=int, default=1)
+    measuring.add_argument("--plain", action="store_true", help="without damping")
+    measuring.add_argument("--choosing", type=int, default=200)
+    measuring.add_argument("--others", type=int, default=400)
+    return parser.parse_args()
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "tables":
+    arguments = parse_arguments()
+    if arguments.command == "tables":
         write_tables()
     else:
-        name, source, task, *rest = sys.argv[2:]
-        data = Path(rest[0]) if len(rest) > 1 else None
-        measure(name, source, task, data, int(rest[-1]))
+        measure(arguments)
