@@ -138,13 +138,18 @@ class Measured:
         """How much less every candidate loses than the base model, (2, candidates, questions)."""
         return losses[:, :1] - losses[:, 1:]
 
+    @property
+    def kinds(self) -> list[str]:
+        """Which blocks there are: `plain`, `damped`."""
+        return [kind for kind in ("plain", "damped") if self.list_indices(kind)]
+
+    def list_indices(self, kind: str) -> list[int]:
+        """The candidates of a kind."""
+        return [i for i, edit in enumerate(self.edits) if ("~" in edit) == (kind == "damped")]
+
     def survival_rows(self, kind: str) -> list[list[str]]:
         """The best of many by few questions, and what it is worth on the others."""
-        kept = [
-            index
-            for index, edit in enumerate(self.edits)
-            if ("~" in edit) == (kind == "damped") or kind == "all"
-        ]
+        kept = self.list_indices(kind)
         choosing = self.gains_of(self.choosing)[:, kept]
         others = self.gains_of(self.others)[0, kept].mean(axis=1)
         generator = np.random.default_rng(0)
@@ -172,8 +177,8 @@ class Measured:
         """The best candidate by all questions that choose, on the others, with its interval."""
         rows: list[list[str]] = []
         choosing, others = self.gains_of(self.choosing), self.gains_of(self.others)
-        for kind in ("plain", "damped"):
-            kept = [i for i, edit in enumerate(self.edits) if ("~" in edit) == (kind == "damped")]
+        for kind in self.kinds:
+            kept = self.list_indices(kind)
             for criterion, index in CRITERIA.items():
                 means = choosing[:, kept].mean(axis=2)
                 best = kept[find_best(means, index)]
@@ -195,12 +200,8 @@ class Measured:
         rows: list[list[str]] = []
         lengths = [len(parse_edit(edit).layers) for edit in self.edits]
         for length in sorted(set(lengths)):
-            for kind in ("plain", "damped"):
-                kept = [
-                    i
-                    for i, edit in enumerate(self.edits)
-                    if lengths[i] == length and ("~" in edit) == (kind == "damped")
-                ]
+            for kind in self.kinds:
+                kept = [i for i in self.list_indices(kind) if lengths[i] == length]
                 gains = 100 * others[0, kept].mean(axis=1)
                 losses = -others[1, kept].mean(axis=1)
                 rows.append(
@@ -237,7 +238,7 @@ def write_tables() -> None:
     measured = [Measured(file) for file in sorted(FOLDER.glob("*.npz"))]
     survival: list[list[str]] = []
     for entry in measured:
-        for kind in ("plain", "damped"):
+        for kind in entry.kinds:
             survival += entry.survival_rows(kind)
     tables = {
         "survival": as_markdown(SURVIVAL, survival),
