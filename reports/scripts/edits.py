@@ -2,26 +2,37 @@
 
     PYTHONPATH=src python reports/scripts/edits.py measure smollm2 models/smollm2/checkpoint arc_easy --data DATA
     PYTHONPATH=src python reports/scripts/edits.py tables
+    PYTHONPATH=src python reports/scripts/edits.py control facts
 
 `measure` answers questions that may choose and others with every block of 1, 2, … layers that runs
 twice, with and without damping, and goes on where it was stopped. DATA is a folder with
 TASK_calibration.jsonl and TASK_test.jsonl (tools/cut_data.py); without it the embedded task is taken.
-`tables` writes the tables of every file in reports/edits/ between the marks of the page.
+`tables` writes the tables of every file in reports/edits/ between the marks of the page. `control`
+trains the LoRA of config/edits.yaml on the embedded model itself, which the workflow does not.
 """
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import NormalDist
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 import lamina
 from lamina.api.inputs import PreparedModel
+from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.healing import lora
+from lamina.healing.batches import TrainingSource
+from lamina.healing.lora import Lora
+from lamina.models.adapters import apply_adapter
+from lamina.models.materialise import materialise
 from lamina.models.units import Repetition, list_blocks, parse_edit
+from lamina.paths import PROJECT
 from lamina.selection.evaluator import Evaluator, loss_of
 
 FOLDER = Path("reports/edits")
@@ -253,10 +264,43 @@ def write_tables() -> None:
     PAGE.write_text(page, encoding="utf-8")
 
 
+def train_control(task_name: str) -> None:
+    """What LoRA alone gives the base model on all test questions of a task."""
+    base = lamina.open_model("resources/reference", dtype="float32")
+    own = lamina.prepare(
+        base, task_name, task=f"microworld_{task_name}", split="validation", limit=300
+    )
+    text_options = {"split": "validation", "documents": "0:200", "length": 128}
+    general = lamina.prepare(base, "general", text="microworld_corpus", **text_options)
+    sources = [
+        TrainingSource(own.content.samples),
+        TrainingSource(general.content.samples, 0.1),
+    ]
+    options = Lora(rank=8, alpha=16, learning_rate=0.002, batch=16, epochs=4, warmup_steps=8)
+    healed, _ = lora.heal(base.model, None, None, sources, options)
+    with TemporaryDirectory() as folder:
+        lora.save(healed, folder)
+        trained = apply_adapter(materialise(base.model, None), Path(folder))
+    benchmark = TaskBenchmark(
+        lm_tasks.task_object(f"microworld_{task_name}", PROJECT), base.model, base.tokenizer, None
+    )
+    right: list[np.ndarray] = []
+    for name, model in (("base", base.model), ("control", trained)):
+        samples = benchmark.score(model, name).samples
+        values = [row["value"] for row in samples if row["metric"] in ("acc_norm", "exact_match")]
+        right.append(np.array(values))
+    gain, reach = mean_with_reach(right[1] - right[0])
+    accuracy = 100 * right[0].mean()
+    print(
+        f"{task_name}: base {accuracy:.1f} %, LoRA {gain:+.1f} ± {reach:.1f}, n = {len(right[0])}"
+    )
+
+
 def parse_arguments() -> Namespace:
     parser = ArgumentParser()
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("tables")
+    commands.add_parser("control").add_argument("task")
     measuring = commands.add_parser("measure")
     for key in ("name", "source", "task"):
         measuring.add_argument(key)
@@ -272,5 +316,7 @@ if __name__ == "__main__":
     arguments = parse_arguments()
     if arguments.command == "tables":
         write_tables()
+    elif arguments.command == "control":
+        train_control(arguments.task)
     else:
         measure(arguments)
