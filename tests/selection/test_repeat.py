@@ -77,7 +77,8 @@ def test_protected_layers_do_not_run_again() -> None:
 
 def test_gains_are_measured_against_the_base_model_sample_by_sample() -> None:
     losses = RepeatedLosses({"4x2": 0.5, "6x2": 0.2})
-    chosen, others = np.arange(30), np.arange(30, N_SAMPLES)
+    chosen = np.arange(30)
+    others = np.arange(30, N_SAMPLES)
     trials = Trials(losses, N_SAMPLES)
     result = run_search(trials, UNITS, [-1], options(), chosen, others, np.full(N_SAMPLES, LENGTH))
     for samples, stage in ((chosen, "1"), (others, "held back")):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -126,7 +127,10 @@ def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
 
 
 def check_whole_layers(units: Units, strategy: str, purpose: str) -> None:
-    """Refuse sub-layers for a strategy with a `purpose` for whole layers, by the error of `units`."""
+    """Refuse sub-layers, by the error of key `units`.
+
+    purpose: What the strategy does with whole layers.
+    """
     if units != "layer":
         raise invalid(
             f"'{units}' does not go with strategy '{strategy}', which {purpose}. "
@@ -333,3 +337,8 @@ class Selector(Choice):
         """Whether each layer is unprotected."""
         protected_indices = {index % n_layers for index in self.protect}
         return [index not in protected_indices for index in range(n_layers)]
+
+    def longest_free_run(self, n_layers: int) -> int:
+        """The most unprotected neighbours."""
+        groups = groupby(self.free(n_layers))
+        return max((len(list(group)) for is_free, group in groups if is_free), default=0)

@@ -395,7 +395,10 @@ def _collect_facts(
 
 
 def _count_written(variant: PreTrainedModel) -> int:
-    """Numbers in the weights and patches of a checkpoint, which has a copy of a layer for each run."""
+    """Numbers in the weights and patches of a checkpoint.
+
+    It has a copy of a layer for each of its runs.
+    """
     n_written = sum(tensor.numel() for tensor in weights_and_patches(variant))
     earlier_weights: set[torch.Tensor] = set()
     for layer in layers_of(variant):

@@ -30,12 +30,7 @@ class Block(Selector):
     )
 
     def largest_removal(self, n_layers: int) -> int:
-        longest_run = 0
-        run = 0
-        for is_free in self.free(n_layers):
-            run = run + 1 if is_free else 0
-            longest_run = max(longest_run, run)
-        return min(longest_run, n_layers - 1)
+        return min(self.longest_free_run(n_layers), n_layers - 1)
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:

@@ -46,8 +46,8 @@ class Given(Selector):
     def _check_edits(self) -> Self:
         if not self.layers and not self.edits:
             raise invalid(
-                "[] is not allowed without `edits`. Write the layers to remove in their order, such as "
-                "[7, 3].",
+                "[] is not allowed without `edits`. Write the layers to remove in their order, "
+                "such as [7, 3].",
                 "layers",
             )
         if self.edits and self.units in SUBLAYERS:

@@ -1,7 +1,7 @@
 """Blocks of neighbouring layers that run again, each of which is tried.
 
-A block (i … j) that runs twice is the path 0 … j, i … j, j + 1 … of "RYS" and of self-merged
-models. At size -m the model has m layers more than the base model.
+A block (i … j) that runs twice makes the path 0 … j, i … j, j + 1 …, as in self-merged models. At
+size -m the model has m layers more than the base model.
 """
 
 from __future__ import annotations
@@ -51,12 +51,7 @@ class Repeat(Selector):
         return self
 
     def allowed_sizes(self, n_layers: int) -> range:
-        longest_block = 0
-        length = 0
-        for is_free in self.free(n_layers):
-            length = length + 1 if is_free else 0
-            longest_block = max(longest_block, length)
-        return range(-longest_block, 0)
+        return range(-self.longest_free_run(n_layers), 0)
 
 
 def find(
@@ -86,13 +81,14 @@ def foresee_rounds(space: SearchSpace, options: Repeat) -> Iterator[Round]:
 def _list_candidates(units: Sequence[str], n_added: int, options: Repeat) -> list[Candidate]:
     """Every block that adds so many layers, damped or not."""
     layers = [int(unit) for unit in units]
+    dampings = (False, True) if options.damped else (False,)
     candidates: list[Candidate] = []
     for times in range(2, options.times + 1):
         length, rest = divmod(n_added, times - 1)
         if rest:
             continue
         for block in list_blocks(layers, length):
-            for is_damped in (False, True) if options.damped else (False,):
+            for is_damped in dampings:
                 repetition = Repetition(block[0], block[-1], times, is_damped)
                 candidates.append(Candidate(frozenset({str(repetition)})))
     return candidates

@@ -1,6 +1,5 @@
 """What it gives to run each block of layers again: a column per first layer, a row per length."""
 
-import math
 from statistics import NormalDist
 from typing import Any
 
@@ -104,22 +103,22 @@ def _count_layers(row: dict[str, Any]) -> int:
 def _describe_cell(row: dict[str, Any]) -> str:
     """What a cell shows under the pointer."""
     change = style.format_interval(row["change"], row["stderr"])
-    text = f"{row['edit'].replace('-', '–')}: {change}, n = {row['n_samples']}"
-    if row["held_back_change"] is None:
-        return text
-    held_back = style.format_interval(row["held_back_change"], row["held_back_stderr"])
-    return f"{text}; on samples that did not choose {held_back}, n = {row['n_held_back']}"
+    return f"{row['edit']}: {change}, n = {row['n_samples']}{_describe_second_measurement(row)}"
 
 
 def _describe_best(rows: style.Rows) -> str:
     """The best block of a panel, as it was chosen and as it was measured again."""
     best = min(rows, key=lambda row: float(row["change"]))
-    change = style.with_minus_signs(f"{best['change']:+.3f}")
-    text = f"best {best['edit'].replace('-', '–')}: {change}"
-    if best["held_back_change"] is None:
-        return text
-    measured = style.format_interval(best["held_back_change"], best["held_back_stderr"])
-    return f"{text}; measured again {measured}"
+    change = style.format_interval(best["change"], None)
+    return f"best {best['edit']}: {change}{_describe_second_measurement(best)}"
+
+
+def _describe_second_measurement(row: dict[str, Any]) -> str:
+    """What a block that won is worth on samples that did not choose it; empty for the others."""
+    if row["held_back_change"] is None:
+        return ""
+    change = style.format_interval(row["held_back_change"], row["held_back_stderr"])
+    return f"; measured again {change}, n = {row['n_held_back']}"
 
 
 def write_caption(rows: style.Rows) -> str:
@@ -129,11 +128,10 @@ def write_caption(rows: style.Rows) -> str:
     )
     counts = style.format_counts(row["n_samples"] for row in rows)
     held_back_counts = style.format_counts(row["n_held_back"] for row in rows)
-    rate = math.floor(100 * FALSE_ALARMS)
     return (
         f"Change of the mean loss when a block of layers runs again ({tried} blocks tried in a "
         f"search, {counts} samples that chose). Dots: a gain that remains significant after "
-        f"Bonferroni's correction for all blocks of the search, {rate} %. Framed: the best block "
+        f"Bonferroni's correction for all blocks of the search, {100 * FALSE_ALARMS:.0f} %. Framed: the best block "
         "of each size. The best of so many looks better than it is; it was measured again on "
         f"samples that did not choose ({held_back_counts}), which is the figure to believe. All "
         "panels have one colour scale, which ends at the median size of a change."
