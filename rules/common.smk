@@ -212,13 +212,6 @@ def calibrations_in_loop(w):
     return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
-def manifests_of_replacements(w):
-    """The manifests of the models whose layers may replace the model's own under {selector}."""
-    models_by_donor = sweeps.SweepSelector.parse(w.selector).others(CONFIG)
-    names = set().union(*models_by_donor.values())
-    return [f"results/models/{name}/manifest.json" for name in sorted(names)]
-
-
 wildcard_constraints:
     model=any_of(CONFIG.models),
     calibration=any_of(CONFIG.calibrations, "none"),

@@ -27,7 +27,6 @@ rule prune_step:
             f"results/calibrations/{w.model}/{name}.parquet" for name in other_calibrations(w)
         ],
         beside_sweeps=lambda w: [sweep_of(w, name) for name in other_calibrations(w)],
-        manifests=manifests_of_replacements,
     output:
         output="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
     log:
@@ -49,7 +48,7 @@ rule search_plans:
         check=ancient("results/models/{model}/check.json"),
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_of_search,
-        manifests=manifests_of_replacements,
+        manifests=manifests_of_donors,
         files=files_of_judge,
     output:
         plans="results/searches/{model}/{calibration}/{selector}.json",

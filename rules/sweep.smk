@@ -23,7 +23,6 @@ rule sweep_units:
         calibration="results/calibrations/{model}/{calibration}.parquet",
         plan=plan_before,
         data=calibrations_in_loop,
-        manifests=manifests_of_replacements,
         files=files_of_questions,
     output:
         output=temp(

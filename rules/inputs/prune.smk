@@ -40,6 +40,12 @@ def calibrations_of_search(w):
     return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
 
 
+def manifests_of_donors(w):
+    """The manifests of the models whose layers may replace the model's own."""
+    donors = CONFIG.selectors[w.selector].donors
+    return [f"results/models/{name}/manifest.json" for name in donors]
+
+
 def files_of_judge(w):
     """The user's files with the questions that judge, if sets answer them in writing."""
     selector = CONFIG.selectors[w.selector]

@@ -125,8 +125,7 @@ def _make_variant(
     parts = assembly.read_parts(variant, paths.variant_files(variant, results))
     if parts.plan is not None:
         for donor in parts.plan.get("replacements", {}).values():
-            if "path" in donor:
-                donor["path"] = _locate_model(donor["path"], results)
+            donor["path"] = _locate_model(donor["path"], results)
     model = materialise(base, *parts)
     # A model saved from a notebook is written and refused as an export is: a plain checkpoint would
     # lose its patch, and layers of some families compute with their number.

@@ -13,14 +13,14 @@ from lamina import paths
 from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import packing, sources, sweep
-from lamina.engine.candidates import Candidate, plan_sweep
+from lamina.engine.candidates import Candidate
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models import workload
 from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
-from lamina.models.units import Visit, all_units
+from lamina.models.units import all_units
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
 from lamina.repairs import weighing
@@ -96,24 +96,6 @@ def test_a_sweep_of_the_drawn_plan_does_exactly_the_estimated_work(
     tokens = estimate.count_tokens(samples)
     predicted, _ = work.sweep_work(tokens, 5, n_removed, pass_, kind)
     assert session.layer_tokens == predicted
-
-
-def test_a_sweep_with_donors_does_exactly_the_estimated_work() -> None:
-    samples = equal_texts()
-    donor_units = [f"{layer_index}=other:{layer_index}" for layer_index in range(5)]
-    donor_layers = layers_of(tiny.model(seed=1))
-    replacements = {
-        Visit(layer_index, donor="other"): layer for layer_index, layer in enumerate(donor_layers)
-    }
-    candidates, observations = plan_sweep(Candidate(), [*all_units(5, "layer"), *donor_units])
-    with sweep.open_session(tiny.model(), samples, replacements=replacements) as session:
-        session.measure(range(4), candidates, observations)
-
-    tokens = estimate.count_tokens(samples)
-    predicted, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
-    assert session.layer_tokens == predicted
-    # The base model; it without each of its five layers; and with each of them replaced.
-    assert naive == tokens.rows * (5 + 5 * 4 + 5 * 5)
 
 
 TEN_TOKENS = Tokens(1, 10, 25, 8)  # 10 packed, 25 row by row, 8 as sequences

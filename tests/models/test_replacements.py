@@ -1,4 +1,4 @@
-"""Layers of sibling models: measured, built, merged, chosen and refused.
+"""Layers of sibling models: measured, built, chosen and refused.
 
 Numbers are compared with models into which the donors' weights were copied by hand.
 """
@@ -21,9 +21,8 @@ from lamina.models.materialise import materialise
 from lamina.models.replacements import check_siblings, replacement_layers
 from lamina.models.structure import layers_of
 from lamina.models.surgery import find_runs
-from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence
-from lamina.selection.strategies import evolutionary, replacements
-from lamina.selection.strategies.evolutionary import Evolutionary
+from lamina.selection.strategies import rearrange
+from lamina.selection.strategies.rearrange import Rearrange
 from lamina.selection.trials import Search, Trials
 from lamina_workflow.checks.load import load_configuration
 from tests import ROOT
@@ -113,14 +112,12 @@ def test_layers_of_donors_are_those_that_were_copied_by_hand(family: str, tmp_pa
             assert np.abs(built - expected).max() < 1e-4, units
 
 
-@pytest.mark.parametrize("donor", ["same", "merged"])
-def test_a_donor_equal_to_the_base_changes_no_bit(donor: str, tmp_path: Path) -> None:
+def test_a_donor_equal_to_the_base_changes_no_bit(tmp_path: Path) -> None:
     """A copy of the base, and a merge that takes nothing from the other model."""
     base = tiny.model()
     token_ids = tiny.tokens()
     records = save_donors(tmp_path, same=tiny.model(), math=tiny.model(seed=1))
-    records["merged"] = {"of": ["math", "same"], "weight": 0.0}
-    units = [f"{layer_index}={donor}:{layer_index}" for layer_index in range(5)]
+    units = [f"{layer_index}=same:{layer_index}" for layer_index in range(5)]
 
     built = build_variant(base, units, records)
     single_units = [[unit] for unit in units]
@@ -130,26 +127,6 @@ def test_a_donor_equal_to_the_base_changes_no_bit(donor: str, tmp_path: Path) ->
     # One row more in a batch may round otherwise; nothing else may differ.
     for scores in measured_scores:
         assert np.abs(scores - measured_scores[0]).max() < 1e-5
-
-
-def test_a_merged_layer_lies_between_those_of_base_and_donor(tmp_path: Path) -> None:
-    base = tiny.model()
-    donor = tiny.model(seed=1)
-    token_ids = tiny.tokens()
-    base_logits = compute_logits(base, token_ids)
-    records = save_donors(tmp_path, math=donor, same=tiny.model())
-    records["merged"] = {"of": ["math", "same"], "weight": 0.25}
-
-    (merged_layer,) = replacement_layers(base, ["2=merged:2"], records).values()
-    built = build_variant(base, ["2=merged:2"], records)
-
-    base_weights = dict(layers_of(base)[2].named_parameters())
-    donor_weights = dict(layers_of(donor)[2].named_parameters())
-    for name, weight in merged_layer.named_parameters():
-        expected = 0.75 * base_weights[name] + 0.25 * donor_weights[name]
-        torch.testing.assert_close(weight, expected)
-    assert not torch.equal(compute_logits(built, token_ids), base_logits)
-    assert torch.equal(compute_logits(base, token_ids), base_logits)
 
 
 @pytest.mark.parametrize(
@@ -183,78 +160,23 @@ def test_a_donor_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
         check_siblings(base, manifest, {"math": records["math"]})
 
 
-EMPTY_PLAN = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
-FIRST_RANKED = [
-    ScoredUnit("3=a:3", -0.4),
-    ScoredUnit("1=a:1", -0.3),
-    ScoredUnit("2=b:2", -0.2),
-    ScoredUnit("1", 0.1),
-    ScoredUnit("2", 0.2),
-    ScoredUnit("0", 0.3),
-    ScoredUnit("0=a:0", 0.4),
-]
-
-
-def request_step(n_removed: int, *protected_layers: int) -> PlanRequest:
-    return PlanRequest(n_removed, "layer", 4, frozenset(protected_layers), 0)
-
-
-@pytest.fixture
-def first_plan() -> Plan:
-    """The first step, in which layer 3 is protected."""
-    evidence = StepEvidence(FIRST_RANKED, 0.8, {"1": 0.7, "2=b:2": 0.9})
-    return replacements.choose(request_step(1, 3), evidence, EMPTY_PLAN)
-
-
-def test_a_step_removes_the_least_relevant_layer_and_takes_the_best_replacement_that_gains(
-    first_plan: Plan,
-) -> None:
-    assert first_plan.units == ["1", "2=b:2"]
-    assert first_plan.scores == [0.1, -0.2]
-    assert first_plan.accuracy_before == [0.8, 0.8]
-    assert first_plan.accuracy_after == [0.7, 0.9]
-
-
-def test_a_step_measures_every_replacement_but_the_one_it_has(first_plan: Plan) -> None:
-    removable = ["0", "2", "3"]
-    units = replacements.units(removable, first_plan.units, ["a", "b"])
-    assert units == [*removable, "0=a:0", "0=b:0", "2=a:2", "3=a:3", "3=b:3"]
-
-
-def test_a_replaced_layer_that_is_removed_loses_its_replacement(first_plan: Plan) -> None:
-    ranked = [ScoredUnit("2", 0.0), ScoredUnit("0", 1), ScoredUnit("0=a:0", 0.0)]
-    plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
-    assert plan.units == ["1", "2"]
-    assert plan.removed == 2
-
-
-def test_another_donor_takes_the_place_of_the_first_one(first_plan: Plan) -> None:
-    ranked = [ScoredUnit("2=a:2", -0.1), ScoredUnit("0", 0), ScoredUnit("2", 1)]
-    plan = replacements.choose(request_step(2), StepEvidence(ranked), first_plan)
-    assert plan.units == ["1", "0", "2=a:2"]
-
-
-def test_a_plan_keeps_the_records_of_its_donors_and_of_what_they_are_merged_from(
-    first_plan: Plan,
-) -> None:
-    records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}
-    assert set(replacements.with_records(first_plan, records).replacements) == {"a", "b"}
-
-
 def test_a_patch_repairs_what_is_removed_and_not_what_is_replaced() -> None:
     assert find_runs(["2", "3=math:3", "4"], 6) == [(2, 3), (4, 5)]
 
 
 @pytest.fixture
 def raw_configuration() -> dict[str, Any]:
-    """A configuration with a donor, a merge of it, and a selector that uses both."""
+    """A configuration with a donor, and a selector that uses it."""
     text = (ROOT / "tests/configs/tiny.yaml").read_text(encoding="utf-8")
     raw = yaml.safe_load(text)
     raw["donors"] = {
         "math": {"source": "resources/reference"},
-        "both": {"of": ["math"], "weight": 0.25},
     }
-    raw["selectors"]["swapping"] = {"metric": "accuracy", "donors": ["math", "both"]}
+    raw["selectors"]["swapping"] = {
+        "strategy": "rearrange",
+        "metric": "accuracy",
+        "donors": ["math"],
+    }
     return raw
 
 
@@ -270,22 +192,10 @@ def test_the_configuration_knows_donors(raw_configuration: dict[str, Any]) -> No
         (
             "selectors",
             "swapping",
-            {"metric": "accuracy", "donors": ["maths"]},
+            {"strategy": "rearrange", "metric": "accuracy", "donors": ["maths"]},
             "selectors.swapping.donors: 'maths' is not defined",
         ),
-        (
-            "selectors",
-            "swapping",
-            {"metric": "cosine", "donors": ["math"]},
-            "selectors.swapping.metric: 'cosine' has no value for a layer",
-        ),
-        (
-            "selectors",
-            "swapping",
-            {"metric": "accuracy", "donors": ["math"], "units": "mlp"},
-            "whole layers",
-        ),
-        ("donors", "both", {"of": ["both"]}, "donors.both.of: 'both' is not a sibling"),
+        ("donors", "both", {"of": ["math"]}, "donors.both.of: there is no such key"),
         ("donors", "math", {"source": "nowhere"}, "donors.math.source: there is no folder"),
         (
             "donors",
@@ -307,7 +217,7 @@ def test_the_configuration_names_what_is_wrong_with_donors(
         load_configuration(raw_configuration, ROOT)
 
 
-SEARCH_OPTIONS = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
+SEARCH_OPTIONS = Rearrange(metric="accuracy", donors=["a", "b"])
 
 
 class AdditiveLosses:
@@ -340,7 +250,7 @@ def search() -> Search:
 @pytest.fixture(scope="module")
 def best_sets(search: Search) -> dict[int, Candidate]:
     """The best sets without one and without two layers."""
-    return evolutionary.find(search, ["0", "1", "2", "3", "4"], [1, 2], SEARCH_OPTIONS)
+    return rearrange.find(search, ["0", "1", "2", "3", "4"], [1, 2], SEARCH_OPTIONS)
 
 
 def test_a_search_finds_the_best_replacements_with_the_best_removals(
@@ -348,13 +258,3 @@ def test_a_search_finds_the_best_replacements_with_the_best_removals(
 ) -> None:
     assert best_sets[1].edits == {"0", "2=a:2", "3=a:3"}
     assert best_sets[2].edits == {"0", "1", "2=a:2", "3=a:3"}
-
-
-def test_a_search_removes_a_layer_or_gives_it_one_donor(
-    search: Search, best_sets: dict[int, Candidate]
-) -> None:
-    for row in search.rows:
-        layer_indices = [unit.partition("=")[0] for unit in row["units"]]
-        removed_units = [unit for unit in row["units"] if "=" not in unit]
-        assert len(set(layer_indices)) == len(layer_indices)
-        assert row["removed"] == len(removed_units)

@@ -41,7 +41,6 @@ LOADING_BY_NAME = {
     "src/lamina/repairs/protocol.py",
     "src/lamina/selection/choosing.py",
     "src/lamina/selection/proposing.py",
-    "src/lamina/selection/options.py",
     "src/lamina/selection/removals.py",
     "src/lamina/selection/rounds.py",
     "src/lamina/selection/sets.py",
@@ -111,9 +110,7 @@ def read_back(job: Job, **params: Any) -> Any:
 
 
 def test_a_job_is_read_with_its_types_from_what_snakemake_gives() -> None:
-    job = make_sweep(
-        data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"}
-    )
+    job = make_sweep(data={"d": "calibrations/m/d.parquet"})
 
     job_of_script = read_back(job)
 
@@ -130,7 +127,6 @@ def test_files_are_read_by_their_names_in_a_rule() -> None:
         calibration="c.parquet",
         plan=[],
         data=["calibrations/m/d.parquet"],
-        manifests=["models/s/manifest.json"],
         more="other.txt",
     )
     snakemake = snakemake_stand_in({}, {"output": "o.parquet"}, {"options": make_sweep().options()})
@@ -144,7 +140,6 @@ def test_files_are_read_by_their_names_in_a_rule() -> None:
     assert job.plan is None
     assert job.output == "o.parquet"
     assert job.data == {"d": "calibrations/m/d.parquet"}
-    assert job.manifests == {"s": "models/s/manifest.json"}
 
 
 def test_a_new_option_that_is_not_asked_for_changes_no_job() -> None:
@@ -165,7 +160,6 @@ def test_a_new_option_that_is_not_asked_for_changes_no_job() -> None:
 def test_an_option_that_is_not_asked_for_is_left_out() -> None:
     options = make_sweep().options()
 
-    assert "replacements" not in options
     assert "follows" not in options
 
 

@@ -85,7 +85,6 @@ def test_a_sweep_of_the_base_model_depends_on_its_pass_and_units(
         "removed": 0,
     }
     assert "loop" not in options
-    assert "replacements" not in options
 
 
 def test_a_sweep_of_a_step_depends_on_nothing_more_of_its_selector(
@@ -308,7 +307,6 @@ def test_a_plan_depends_on_its_selector(configuration: Configuration) -> None:
         "protect": [0, -1],
     }
     assert "beside" not in options
-    assert "replacements" not in options
 
 
 @pytest.fixture

@@ -45,7 +45,6 @@ if __name__ == "__main__":
                 manifest["n_layers"],
                 evidence,
                 previous,
-                job.replacements.read_records(job.manifests) if job.replacements else None,
                 layer_kinds,
                 selector.attention(manifest["attention_share"]),
             )

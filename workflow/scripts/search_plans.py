@@ -15,6 +15,9 @@ from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
 from lamina_workflow.stages.prune import SearchPlans
 
+# The keys of a donor's manifest that a plan records.
+RECORDED_KEYS = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
+
 
 def search_request(job: SearchPlans, log: Path) -> SearchRequest:
     """What the search is asked for; `log` is where it keeps what it has measured."""
@@ -31,12 +34,18 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         token_budget=job.tokens,
         loop=job.loop,
         loops=job.repairs,
-        replacements=job.replacements.read_records(job.manifests) if job.replacements else None,
+        donors={name: read_donor(file) for name, file in job.manifests.items()},
         manifest=manifest,
         questions=draw_questions(job, model, manifest),
         log=log,
         origin=hash_origin(job, [job.manifest, *files.values()]),
     )
+
+
+def read_donor(file: str) -> dict[str, Any]:
+    """What a plan records of the donor with this manifest."""
+    manifest = checksum.read_json(file)
+    return {key: manifest[key] for key in RECORDED_KEYS}
 
 
 def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> Any:

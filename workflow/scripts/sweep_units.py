@@ -23,14 +23,11 @@ def measure_removals(
     removed: The units that were removed before the sweep.
     """
     manifest = checksum.read_json(job.manifest)
-    units = removals.share_units(
-        manifest["n_layers"], job.units, removed, job.replacements, job.block, job.blocks
-    )
+    units = removals.share_units(manifest["n_layers"], job.units, removed, job.block, job.blocks)
     if not units:
         return []
     model = load_model(manifest, check=job.check)
     files = {job.keys["calibration"]: job.calibration} | job.data
-    replacements = job.replacements.read_records(job.manifests) if job.replacements else None
     questions = None
     if job.asked is not None:
         module = import_module(MODULES[job.pass_])
@@ -46,8 +43,6 @@ def measure_removals(
         job.tokens,
         with_current=job.block == 0,
         loop=job.loop,
-        replacements=replacements,
-        manifest=manifest,
         progress=progress,
         questions=questions,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.units import SUBLAYERS, Step, is_removal, list_steps, parse_edit, parse_unit
+from lamina.models.units import Step, list_steps, parse_edit, parse_unit
 
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
@@ -56,16 +56,6 @@ class Candidate:
         """Whether an edit changes no layer that this candidate has changed."""
         changed_layers = set(parse_edit(edit).layers)
         return all(changed_layers.isdisjoint(parse_edit(other).layers) for other in self.edits)
-
-    def with_layer_changed(self, edit: str) -> "Candidate":
-        """This candidate with an edit, and without those that change the same layers."""
-        changed_layers = parse_edit(edit).layers
-        other_edits = {
-            other
-            for other in self.edits
-            if not set(parse_edit(other).layers).intersection(changed_layers)
-        }
-        return replace(self, edits=frozenset({edit, *other_edits}))
 
     def list_operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
         """One operation for each layer, and a last one for what follows the last layer.
@@ -120,23 +110,20 @@ def plan_sweep(
     """What a sweep measures: its candidates and its observations, by unit.
 
     The candidates are `current` after the removal of each unit, and `current` itself under the name
-    CURRENT. Among `units` may be edits that remove nothing; these are not observed.
+    CURRENT.
 
     parallel_layers: Indices of the layers whose sub-layers both read the layer's input.
     is_removing: Whether the units are removed, and not only observed.
 
-    Raises LaminaError if one of `units` is not an edit.
+    Raises LaminaError if one of `units` is no unit.
     """
     candidates = {CURRENT: current}
     observations: dict[str, Observation] = {}
     for unit in units:
-        layer, component = parse_unit(unit)
-        if is_removing and component in SUBLAYERS:
+        layer, _ = parse_unit(unit)
+        if is_removing:
             candidates[unit] = current.without(unit)
-        elif is_removing:
-            candidates[unit] = current.with_layer_changed(unit)
-        if is_removal(unit):
-            observations[unit] = observe_unit(current, unit, layer in parallel_layers)
+        observations[unit] = observe_unit(current, unit, layer in parallel_layers)
     return candidates, observations
 
 

@@ -1,14 +1,12 @@
 """Layers of donors instead of a model's own.
 
-A donor is a sibling of the model, a fine-tune of the same base model, or a merge of siblings:
-base + λ Σ (sibling - base). The edit `7=math:7` runs layer 7 of the donor `math`.
+A donor is a sibling of the model: a fine-tune of the same base model. The edit `7=math:7` runs
+layer 7 of the donor `math`.
 
-A plan has a record of each donor (`replacements`, by name): a sibling's manifest, or a merge's
-`weight` λ and the siblings that it is made `of`. A layer that is not merged shares its tensors with
-the sibling, which is loaded once for all variants of a job.
+A plan has a record of each donor (`replacements`, by name). A layer shares its tensors with the
+donor, which is loaded once for all variants of a job.
 """
 
-import copy
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -59,8 +57,6 @@ def check_siblings(base: PreTrainedModel, manifest: Mapping[str, Any], records: 
     """
     vocabulary = load_tokenizer(dict(manifest)).get_vocab()
     for name, record in records.items():
-        if "of" in record:
-            continue
         _check_shapes(base, _load_sibling_of(base, record), name)
         if load_tokenizer(dict(record)).get_vocab() != vocabulary:
             raise _no_sibling(name, "its tokenizer has other tokens")
@@ -69,31 +65,9 @@ def check_siblings(base: PreTrainedModel, manifest: Mapping[str, Any], records: 
 def _donor_layer(
     base: PreTrainedModel, layer_index: int, donor: str, records: Records
 ) -> nn.Module:
-    record = records[donor]
-    base_layer = layers_of(base)[layer_index]
-    if "of" not in record:
-        sibling = _load_sibling_of(base, record)
-        _check_shapes(base, sibling, donor)
-        return devices.follow_device(layers_of(sibling)[layer_index], base_layer)
-
-    sibling_layers = [_donor_layer(base, layer_index, name, records) for name in record["of"]]
-    return _merge_layers(base_layer, sibling_layers, record["weight"])
-
-
-@torch.no_grad()
-def _merge_layers(
-    base_layer: nn.Module, sibling_layers: Iterable[nn.Module], weight: float
-) -> nn.Module:
-    """A layer with base + λ Σ (sibling - base), where λ is `weight`, computed in float32."""
-    merged = copy.deepcopy(base_layer)
-    sibling_parameters = [dict(layer.named_parameters()) for layer in sibling_layers]
-    for name, parameter in merged.named_parameters():
-        base_values = parameter.float()
-        change = torch.zeros_like(base_values)
-        for parameters in sibling_parameters:
-            change = change + (parameters[name].float().to(base_values.device) - base_values)
-        parameter.copy_(base_values + weight * change)
-    return merged
+    sibling = _load_sibling_of(base, records[donor])
+    _check_shapes(base, sibling, donor)
+    return devices.follow_device(layers_of(sibling)[layer_index], layers_of(base)[layer_index])
 
 
 def _check_shapes(base: PreTrainedModel, sibling: PreTrainedModel, donor: str) -> None:

@@ -189,10 +189,10 @@ def describe_moves(edits: Iterable[str]) -> str:
     return ", ".join(phrases)
 
 
-def replace_layer(unit: str, donor: str) -> str:
-    """The edit by which a donor's layer of the same index runs instead of a layer."""
-    layer = int(unit)
-    return str(Replacement(layer, donor, layer))
+def list_replacements(units: Iterable[str], donors: Sequence[str]) -> list[str]:
+    """The edits by which a donor's layer of the same index runs instead of a layer."""
+    layers = [int(unit) for unit in units]
+    return [str(Replacement(layer, donor, layer)) for layer in layers for donor in donors]
 
 
 def list_blocks(layers: Iterable[int], length: int) -> list[range]:

@@ -1,10 +1,10 @@
 """Sections `models` and `donors`: the models under study, and siblings that lend them layers."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.options.entry import Choice, Entry, Filled, Spelt, UserPath, option
+from lamina.options.entry import Entry, Filled, UserPath, option
 from lamina.options.explain import invalid
 
 # What a checkpoint replaces in a source or a revision.
@@ -107,20 +107,11 @@ class Model(Entry):
         return self
 
 
-class Donor(Choice):
-    """A model of the same shape, tokenizer and positions, or a merge of several.
+class Donor(Entry):
+    """A fine-tune of the same base model: equal shape, tokenizer and positions.
 
-    `weight` and `of` say how several are merged into the model.
+    A folder, or a model of the hub with its revision, as under `models`.
     """
-
-
-class Sibling(Donor):
-    """A folder, or a model of the hub with its revision, as under `models`.
-
-    Its layers are used as they are.
-    """
-
-    MARKS: ClassVar[tuple[str, ...]] = ("source",)
 
     source: UserPath = option(
         "A folder with config.json and safetensors weights, or a hub id (`organisation/model`)."
@@ -132,12 +123,3 @@ class Sibling(Donor):
         "auto",
     )
     trust_remote_code: bool = option("Whether Python code in the donor's folder may run.", False)
-
-
-class Merged(Donor):
-    """Layers merged from siblings: base + weight · Σ (sibling - base) [arXiv 2506.20480]."""
-
-    MARKS: ClassVar[tuple[str, ...]] = ("of",)
-
-    of: list[Filled] = option("The siblings, by their names under `donors`.", min_length=1)
-    weight: Annotated[float, Spelt, Field(ge=0)] = option("λ: with 0 it is the model itself.", 0.5)

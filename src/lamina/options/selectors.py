@@ -69,13 +69,6 @@ combine_option = partial(
     "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.",
     "mean",
 )
-donors_option = partial(
-    option,
-    "Siblings (names under `donors`) whose layers may replace layers that are kept. `removed` "
-    "counts what is dropped.",
-    [],
-    shown_default="none",
-)
 held_back_option = partial(
     option,
     "Share of the calibration that the search never sees. Its winner is measured there, and so is "
@@ -221,7 +214,6 @@ class Selector(Choice):
     def _check_combinations(self) -> Self:
         """Refuse options that exclude each other."""
         self._check_cost()
-        self._check_donor_units()
         if self.metric:
             check_sublayers(self.units, [self.metric])
             self._check_metric(METRICS[self.metric])
@@ -235,15 +227,6 @@ class Selector(Choice):
             f"{self.cost} weighs attention against MLP, but with units: {self.units} all units "
             "count the same. Write units: both, or leave `cost` out.",
             "cost",
-        )
-
-    def _check_donor_units(self) -> None:
-        if not self.donors or self.units == "layer":
-            return
-        raise invalid(
-            f"donors give whole layers, but this selector removes {self.units} units. Write "
-            "units: layer, or leave `donors` out.",
-            "donors",
         )
 
     def _check_run_units(self) -> None:
@@ -272,13 +255,6 @@ class Selector(Choice):
                 f"scores by '{metric.name}' on different calibrations have no common scale. Write "
                 f"metric: {metrics_where(_has_common_scale)}, or leave `also` out.",
                 "also",
-            )
-
-        if self.donors and not metric.removes:
-            raise invalid(
-                f"'{metric.name}' has no value for a layer that is replaced by another one. Write "
-                f"metric: {removal_metrics}, or leave `donors` out.",
-                "metric",
             )
 
         if self.CAPTURED and not metric.runs:

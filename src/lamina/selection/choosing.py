@@ -20,7 +20,7 @@ from lamina.options.metrics import METRICS
 from lamina.options.selectors import Selector
 from lamina.relevance.columns import Columns, Context, correct_answers, from_table
 from lamina.relevance.score import rank_units, was_measured
-from lamina.selection.options import CalibrationSweep, DonorModels
+from lamina.selection.options import CalibrationSweep
 from lamina.selection.plans import (
     Plan,
     PlanRequest,
@@ -83,7 +83,6 @@ def choose_plan(
     n_layers: int,
     step: StepEvidence,
     previous: Plan | None = None,
-    replacements: DonorModels | None = None,
     layer_kinds: Sequence[int] = (),
     attention_share: float = 0.0,
 ) -> Plan:
@@ -104,10 +103,6 @@ def choose_plan(
         given_edits=selector.edits,
     )
     previous = previous or empty_plan(selector, keys)
-    if replacements:
-        strategy = import_module("lamina.selection.strategies.replacements")
-        plan = strategy.choose(request, step, previous)
-        return strategy.with_records(plan, replacements.records)
     strategy = import_module(f"lamina.selection.strategies.{selector.strategy}")
     return strategy.choose(request, step, previous)
 

@@ -14,7 +14,7 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse_unit
 from lamina.options.metrics import MODULES
-from lamina.selection.options import DonorModels, Loop, Replacements
+from lamina.selection.options import Loop
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
 
@@ -23,15 +23,11 @@ def share_units(
     n_layers: int,
     unit_kind: str,
     removed: Sequence[str],
-    replacements: Replacements | None = None,
     block_index: int = 0,
     n_blocks: int = 1,
 ) -> list[str]:
     """The units of this kind that a model of `n_layers` layers still has, or one block's share."""
     units = all_units(n_layers, unit_kind, removed)
-    if replacements:
-        strategy = import_module("lamina.selection.strategies.replacements")
-        units = strategy.units(units, removed, replacements.names)
     return sweep.share_by_cost(units, n_layers, block_index, n_blocks)
 
 
@@ -45,8 +41,6 @@ def removal_rows(
     *,
     with_current: bool = True,
     loop: Loop | None = None,
-    replacements: DonorModels | None = None,
-    manifest: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
     questions: Any = None,
 ) -> list[dict[str, Any]]:
@@ -58,9 +52,7 @@ def removal_rows(
     units, removed: The units to measure, and the units that were removed before the sweep.
     token_budget: Token budget of one pass: lines × streams × length.
     with_current: Whether the model before the removals has rows too.
-    loop, replacements: The repair in place, and the models whose layers are among `units`. The
-        layers that they protect are not measured.
-    manifest: That of the model, which replacements are compared with.
+    loop: The repair in place. The layers that it protects are not measured.
     progress: The file in which a sweep of all units on all samples keeps its results so far.
     questions: Of the samples, for a pass in which answers are written
         (`lamina.evaluation.written_removals.draw_questions`).
@@ -76,17 +68,9 @@ def removal_rows(
     if pass_ in MODULES:
         module = import_module(MODULES[pass_])
         return list(module.sweep_rows(model, samples, units, removed, pass_, token_budget))
-    if loop or replacements:
-        return _rows_of_changed_candidates(
-            model,
-            calibrations,
-            units,
-            removed,
-            token_budget,
-            with_current,
-            loop,
-            replacements,
-            manifest,
+    if loop:
+        return _rows_with_repair(
+            model, calibrations, units, removed, token_budget, with_current, loop
         )
     scores = sweep.sweep_units(
         model, samples, units, removed, cast(Pass, pass_), token_budget, progress=progress
@@ -94,39 +78,28 @@ def removal_rows(
     return scores.rows([CURRENT, *units] if with_current else units)
 
 
-def _rows_of_changed_candidates(
+def _rows_with_repair(
     model: PreTrainedModel,
     calibrations: Mapping[str, CalibrationSamples],
     units: Sequence[str],
     removed: Sequence[str],
     token_budget: int,
     with_current: bool,
-    loop: Loop | None,
-    replacements: DonorModels | None,
-    manifest: Mapping[str, Any] | None,
+    loop: Loop,
 ) -> list[dict[str, Any]]:
-    """`removal_rows` where candidates are repaired, or where some units are donors' layers."""
+    """`removal_rows` where candidates are repaired."""
     samples = next(iter(calibrations.values())).samples
-    protected_by_options = [
-        *(loop.protect if loop else ()),
-        *(replacements.protect if replacements else ()),
-    ]
-    protected = protected_layers(protected_by_options, sweep.layer_count(model))
+    protected = protected_layers(loop.protect, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
     wanted, observed = candidates.plan_sweep(
         Candidate(frozenset(removed)),
         measured_units,
         forking.find_parallel_layers(layers_of(model)),
     )
-    other_layers = None
-    if replacements:
-        other_layers = replacements.layers(model, manifest or {}, [*removed, *measured_units])
-    repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed) if loop else None
-    with sweep.open_session(model, samples, token_budget, replacements=other_layers) as session:
-        measuring_session: Any = session
-        if loop:
-            measuring_session = import_module("lamina.selection.looped").Looped(session, repairs)
-        measuring_session.measure(range(len(samples)), wanted, observed)
+    repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed)
+    with sweep.open_session(model, samples, token_budget) as session:
+        looped = import_module("lamina.selection.looped").Looped(session, repairs)
+        looped.measure(range(len(samples)), wanted, observed)
         return list(session.scores.rows(wanted if with_current else measured_units))
 
 

@@ -17,12 +17,18 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.models import workload
 from lamina.models.structure import layers_of
-from lamina.models.units import all_units, parse_unit
+from lamina.models.units import (
+    Replacement,
+    all_units,
+    list_replacements,
+    parse_edit,
+    parse_unit,
+)
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.options import DonorModels, Loop
+from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
 from lamina.selection.rounds import SearchSpace, choosing_share, count_sets, foresee_rounds
 from lamina.selection.trials import (
@@ -55,8 +61,8 @@ class SearchRequest:
     """The repair in place of every candidate."""
     loops: Mapping[str, Loop] = field(default_factory=dict)
     """The repairs by name with which every set is tried."""
-    replacements: DonorModels | None = None
-    """The models whose layers may replace the model's own."""
+    donors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What plans record of the models whose layers may replace the model's own, by name."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Manifest of the model; `units: both` needs its `attention_share`."""
     questions: Any = None
@@ -169,12 +175,13 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
 
 
 def _layers_of_other_models(request: SearchRequest) -> Any:
-    """The modules that may replace layers of the model, by unit; None if no donors are listed."""
-    if not request.replacements:
+    """The modules that may replace layers of the model; None if no donors are listed."""
+    if not request.donors:
         return None
-    strategy = import_module("lamina.selection.strategies.replacements")
-    units = strategy.units(request.units, [], request.replacements.names)
-    return request.replacements.layers(request.model, request.manifest, units)
+    replacements = import_module("lamina.models.replacements")
+    replacements.check_siblings(request.model, request.manifest, request.donors)
+    edits = list_replacements(request.units, list(request.donors))
+    return replacements.replacement_layers(request.model, edits, request.donors)
 
 
 def _repairs_in_place(
@@ -208,17 +215,16 @@ def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size:
     units = sorted(search_result.sets[plan_size].edits, key=parse_unit)
     metric = protocol.metric_named(request.selector.metric)
     unmeasured: list[float | None] = [None] * (len(units) - 1)
-    plan = request.make_plan(
+    edits = [parse_edit(unit) for unit in units]
+    donors = sorted({edit.donor for edit in edits if isinstance(edit, Replacement)})
+    return request.make_plan(
         plan_size,
         units=units,
         scores=[search_result.losses[plan_size]] * len(units),
         accuracy_before=[metric.accuracy(search_result.base_loss), *unmeasured],
         accuracy_after=[*unmeasured, metric.accuracy(search_result.losses[plan_size])],
+        replacements={name: request.donors[name] for name in donors},
     )
-    if not request.replacements:
-        return plan
-    strategy = import_module("lamina.selection.strategies.replacements")
-    return strategy.with_records(plan, request.replacements.records)
 
 
 def _refusal(

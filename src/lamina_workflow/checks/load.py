@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from lamina.errors import LaminaError
 from lamina.models.sizes import Sizes
-from lamina.options.explain import describe_error, suggest
-from lamina.options.models import Merged, Model, Sibling
+from lamina.options.explain import describe_error
+from lamina.options.models import Model
 from lamina_workflow.checks import files, held_out, names, removals, variants, written
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.replicates import add_replicates, expand_checkpoints, expand_healings
@@ -82,8 +82,6 @@ def _add_siblings_to_models(config: Configuration) -> None:
     A study uses one as a model only if it lists it.
     """
     for name, donor in config.donors.items():
-        if not isinstance(donor, Sibling):
-            continue
         model = Model(**donor.model_dump())
         namesake = config.models.setdefault(name, model)
         if (namesake.source, namesake.revision) != (model.source, model.revision):
@@ -91,17 +89,6 @@ def _add_siblings_to_models(config: Configuration) -> None:
                 f"donors.{name}: '{name}' is also the name of another model under `models`. Rename "
                 "one of the two."
             )
-
-    sibling_names = [name for name, donor in config.donors.items() if isinstance(donor, Sibling)]
-    for name, donor in config.donors.items():
-        if not isinstance(donor, Merged):
-            continue
-        for sibling in donor.of:
-            if sibling not in sibling_names:
-                raise LaminaError(
-                    f"donors.{name}.of: '{sibling}' is not a sibling under `donors`. "
-                    f"{suggest(sibling, sibling_names)} Name one that has a `source`."
-                )
 
 
 def _fill_in_seeds(config: Configuration) -> None:

@@ -13,7 +13,7 @@ from lamina.options.calibrations import Calibration, Choices, Hub, Mixture, Text
 from lamina.options.diagnoses import Diagnosis
 from lamina.options.entry import Entry, Named, option
 from lamina.options.healings import Healing
-from lamina.options.models import Donor, Merged, Model
+from lamina.options.models import Donor, Model
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector, share_of_layers
 from lamina_workflow.config.studies import ReachedSize, Size, Study, read_percentage
@@ -136,14 +136,6 @@ class Configuration(Entry):
                 f"models.{model}."
             )
         return share_of_layers(entry, n_layers)
-
-    def list_siblings(self, selector: str) -> dict[str, list[str]]:
-        """The siblings behind each donor of a selector: the donor itself, or what it merges."""
-        siblings: dict[str, list[str]] = {}
-        for name in self.selectors[selector].donors:
-            donor = self.donors[name]
-            siblings[name] = donor.of if isinstance(donor, Merged) else [name]
-        return siblings
 
     def parts(self, calibration: str) -> dict[str, Calibration]:
         """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""

@@ -359,10 +359,7 @@ class Works:
         n_layers = self.manifests[model]["n_layers"]
         selector = sweeps.SweepSelector.parse(sweep_name)
         pass_, kind = selector.settings(self.config)
-        donors = list(selector.others(self.config))
-        layer_tokens, naive_layer_tokens = sweep_work(
-            tokens, n_layers, removed, pass_, kind, donors
-        )
+        layer_tokens, naive_layer_tokens = sweep_work(tokens, n_layers, removed, pass_, kind)
         n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
         if pass_ == "generate":
             memory = float(_writing_memory(self.shapes[model], tokens))
@@ -736,7 +733,7 @@ class Works:
             return False
         if variant.repair != "none" and not self.config.repairs[variant.repair].LINEAR:
             return False
-        return variant.is_base or not self.config.list_siblings(variant.selector)
+        return variant.is_base or not self.config.selectors[variant.selector].donors
 
 
 def _count_finalists(entry: Any) -> int:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lamina.engine.candidates import Candidate, carried_models, grow_tree, plan_sweep
-from lamina.models.units import Repetition, all_units, list_steps, list_visits, replace_layer
+from lamina.models.units import Repetition, all_units, list_steps, list_visits
 from lamina.models.workload import TRAINING_FACTOR, count_step
 from lamina.options.repairs import Repair
 
@@ -149,14 +149,11 @@ def sweep_logits(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: 
     return Logits(float(tokens.scored) if pass_ == "stream" else 0.0)
 
 
-def sweep_work(
-    tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str, donors: Sequence[str] = ()
-) -> WorkCount:
+def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> WorkCount:
     """The work of one sweep of all units on all samples.
 
     removed: units that are removed before the sweep.
     kind: of the units: `layer`, `attention`, `mlp` or `both`.
-    donors: models whose layers are tried as replacements, which are measured like removals.
     """
     n_remaining = n_layers - removed if kind == "layer" else n_layers
     if pass_ == "weights":
@@ -176,11 +173,8 @@ def sweep_work(
         cut_models, _ = plan_sweep(current_model, units)
         layer_tokens = tokens.answer_tokens * count_layers(cut_models.values(), n_layers)
         return WorkCount(layer_tokens, layer_tokens)
-    replacements = [replace_layer(unit, donor) for unit in units for donor in donors]
     # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
-    candidates, observations = plan_sweep(
-        current_model, [*units, *replacements], is_removing=is_removing
-    )
+    candidates, observations = plan_sweep(current_model, units, is_removing=is_removing)
     carried_streams = carried_models(candidates.values(), is_removing)
     tree = grow_tree(carried_streams, list(observations.values()), n_layers, True)
     naive_tokens = tokens.rows if is_removing else tokens.stream

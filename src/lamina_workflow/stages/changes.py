@@ -1,13 +1,10 @@
-"""What is changed in a model while units are scored, in addition to what is removed.
-
-A repair is in place (the loop), or layers of other models replace the model's own.
-"""
+"""The repair that is in place while units are scored: the loop."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from lamina.options.repairs import IN_LOOP
-from lamina.selection.options import Loop, Replacements
+from lamina.selection.options import Loop
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study.sweeps import SweepSelector
 
@@ -35,31 +32,9 @@ def repair_in_place(config: Configuration, w: Any, repair: str) -> Loop:
     )
 
 
-def replacements_of(config: Configuration, w: Any) -> Replacements | None:
-    """Whose layers may replace the model's own under a job's selector; None if nobody's."""
-    swept = SweepSelector.parse(w.selector)
-    selector = swept.entry(config)
-    models_by_donor = swept.others(config)
-    if selector is None or not models_by_donor:
-        return None
-    merged_donors = {
-        donor: config.donors[donor].model_dump()
-        for donor, models in models_by_donor.items()
-        if models != [donor]
-    }
-    return Replacements(
-        names=list(models_by_donor), protect=list(selector.protect), merged=merged_donors
-    )
-
-
-def modules_of(loop: Loop | None, replacements: Replacements | None) -> list[str]:
-    """The modules that these changes load by name."""
-    names: list[str] = []
-    if replacements:
-        names += ["lamina.selection.strategies.replacements", "lamina.models.replacements"]
-    if loop:
-        names += ["lamina.selection.looped", loop.module]
-    return names
+def modules_of(loop: Loop | None) -> list[str]:
+    """The modules that a repair in place loads by name."""
+    return ["lamina.selection.looped", loop.module] if loop else []
 
 
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:

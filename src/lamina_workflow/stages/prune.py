@@ -9,7 +9,7 @@ from lamina.options.calibrations import Calibration
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS, MODULES
 from lamina.options.selectors import Selector
-from lamina.selection.options import FurtherCalibration, Loop, Replacements
+from lamina.selection.options import FurtherCalibration, Loop
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
 from lamina_workflow.stages.job import (
@@ -49,7 +49,6 @@ class PruneStep(Job):
 
     selector: Options[Selector]
     score: Literal["acc", "acc_norm"]
-    replacements: Replacements | None = None
     beside: dict[str, FurtherCalibration] = {}
     keys: dict[str, Any]
     manifest: Annotated[str, READ] = ""
@@ -59,7 +58,6 @@ class PruneStep(Job):
     activations: Annotated[str | None, READ] = None
     beside_samples: Annotated[dict[str, str], READ] = {}
     beside_sweeps: Annotated[list[str], READ] = []
-    manifests: Annotated[dict[str, str], READ] = {}
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -74,7 +72,6 @@ class PruneStep(Job):
         return cls(
             selector=selector,
             score=config.calibrations[w.calibration].score,
-            replacements=changes.replacements_of(config, w),
             beside=beside,
             keys=key_columns(w),
             follows=follow_entries(metric=METRICS[selector.metric] if selector.metric else None),
@@ -82,8 +79,7 @@ class PruneStep(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        strategy = "replacements" if self.replacements else self.selector.strategy
-        modules = [f"lamina.selection.strategies.{strategy}"]
+        modules = [f"lamina.selection.strategies.{self.selector.strategy}"]
         if self.selector.metric:
             modules.append(METRICS[self.selector.metric].module)
         if self.selector.periods == "whole":
@@ -126,7 +122,6 @@ class SearchPlans(OnModel):
     score: Literal["acc", "acc_norm"]
     loop: Loop | None = None
     repairs: dict[str, Loop] = {}
-    replacements: Replacements | None = None
     asked: Options[Calibration] | None = None
     tokens: int | str
     keys: dict[str, str]
@@ -145,7 +140,6 @@ class SearchPlans(OnModel):
             score=config.calibrations[w.calibration].score,
             loop=changes.loop_of(config, w),
             repairs={name: changes.repair_in_place(config, w, name) for name in selector.repairs},
-            replacements=changes.replacements_of(config, w),
             asked=(
                 config.calibrations[selector.judge or w.calibration]
                 if selector.judge_by == "written"
@@ -161,12 +155,14 @@ class SearchPlans(OnModel):
     def modules(self) -> tuple[str, ...]:
         repairs = [loop.module for loop in self.repairs.values()]
         writing = (MODULES["generate"],) if self.asked else ()
+        borrowing = ("lamina.models.replacements",) if self.selector.donors else ()
         return (
             *writing,
+            *borrowing,
             *self.selector.modules,
             self.selector.SEARCH,
             *repairs,
-            *changes.modules_of(self.loop, self.replacements),
+            *changes.modules_of(self.loop),
         )
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:

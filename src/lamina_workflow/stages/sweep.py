@@ -9,7 +9,7 @@ from lamina.options.calibrations import Calibration
 from lamina.options.entry import Options
 from lamina.options.metrics import METRICS, MODULES, carried_passes
 from lamina.options.selectors import Units
-from lamina.selection.options import Loop, Replacements
+from lamina.selection.options import Loop
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages import changes
 from lamina_workflow.stages.job import (
@@ -28,9 +28,8 @@ class SweepUnits(OnModel):
     """One block of a sweep.
 
     `plan` lists the units that are removed already. `asked` is the entry of the calibration, if its
-    questions are answered in writing. `data` are the calibrations that a repair in
-    the `loop` adds, and `manifests` those of `replacements`. `tokens` is the token budget of one
-    pass.
+    questions are answered in writing. `data` are the calibrations that a repair in the `loop` adds.
+    `tokens` is the token budget of one pass.
     """
 
     ASIDE = ("block",)
@@ -38,7 +37,6 @@ class SweepUnits(OnModel):
     pass_: str
     units: Units
     loop: Loop | None = None
-    replacements: Replacements | None = None
     asked: Options[Calibration] | None = None
     block: int
     blocks: int
@@ -47,7 +45,6 @@ class SweepUnits(OnModel):
     calibration: Annotated[str, READ] = ""
     plan: Annotated[str | None, READ] = None
     data: Annotated[dict[str, str], READ] = {}
-    manifests: Annotated[dict[str, str], READ] = {}
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -57,7 +54,6 @@ class SweepUnits(OnModel):
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
             loop=changes.loop_of(config, w),
-            replacements=changes.replacements_of(config, w),
             asked=config.calibrations[w.calibration] if pass_ == "generate" else None,
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
@@ -72,7 +68,7 @@ class SweepUnits(OnModel):
             return (MODULES[self.pass_], "lamina.repairs.methods.ghost")
         if self.pass_ in MODULES:
             return (MODULES[self.pass_],)
-        return tuple(changes.modules_of(self.loop, self.replacements))
+        return tuple(changes.modules_of(self.loop))
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; written answers take longer with more units, as those of benchmarks."""

@@ -78,12 +78,6 @@ class SweepSelector:
             return "none"
         return entry.repair
 
-    def others(self, config: Configuration) -> dict[str, list[str]]:
-        """The models that each donor consists of, whose layers may replace the model's own."""
-        if self.name == "base":
-            return {}
-        return config.list_siblings(self.name)
-
 
 def any_selector(config: Configuration) -> str:
     """A regular expression for all that can stand in the place of a selector."""
@@ -172,9 +166,9 @@ def list_maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 def starts_shared(entry: Selector) -> bool:
     """Whether a selector's first step can use the shared sweep of the base model.
 
-    It can if no repair is in place and no donor's layer is tried.
+    It can if no repair is in place.
     """
-    return entry.repair is None and not entry.donors
+    return entry.repair is None
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:

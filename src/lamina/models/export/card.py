@@ -226,15 +226,9 @@ Layers of other models stand in the places of the base model's, numbered as ther
 hold for this model too.
 
 {%   for layer, name in donor_by_layer|dictsort %}
-{%     set donor = plan.replacements[name] %}
-- Layer {{ layer }}: `{{ name }}`, {{ "" -}}
-{%     if "of" in donor %}
-merged: base + {{ "{:g}".format(donor.weight) }} · Σ (donor - base) over {{ donor.of|join(", ") }}.
-{%     else %}
-as it is.
-{%     endif %}
+- Layer {{ layer }}: `{{ name }}`.
 {%   endfor %}
-{%   for name, donor in plan.replacements.items() if "of" not in donor %}
+{%   for name, donor in plan.replacements.items() %}
 - `{{ name }}`: `{{ public_name(donor) }}{{ "@" ~ donor.revision if donor.revision }}`, whose
   weights have the sha256 `{{ donor.weights_sha256 }}`.
 {%   endfor %}
@@ -349,7 +343,7 @@ def _metadata(facts: Facts) -> ModelCardData:
     if facts.form == "code":
         tags.append("custom_code")
     donors = facts.plan.get("replacements") or {}
-    ancestors = [facts.manifest, *(donor for donor in donors.values() if "of" not in donor)]
+    ancestors = [facts.manifest, *donors.values()]
     hub_ids = [str(model["source"]) for model in ancestors if model.get("revision")]
     # The hub knows adapter, merge, quantized and finetune: the last is any change of weights.
     relation = "merge" if donors else "finetune"

@@ -59,16 +59,11 @@ def _is_continued(previous: Mapping[str, Any], model: str, layer: int) -> bool:
 
 
 def _model_of_layer(facts: Facts, visit: Visit) -> Mapping[str, Any]:
-    """The model that a layer is copied from. For a merged layer that is the base model."""
-    if not visit.donor or _is_merged(facts, visit):
+    """The model that a layer is copied from."""
+    if not visit.donor:
         return facts.manifest
     donor: Mapping[str, Any] = facts.plan["replacements"][visit.donor]
     return donor
-
-
-def _is_merged(facts: Facts, visit: Visit) -> bool:
-    """Whether a layer of the export is a merge of several donors' layers."""
-    return bool(visit.donor) and "of" in facts.plan["replacements"][visit.donor]
 
 
 def _locate_model(model: Mapping[str, Any]) -> str:
@@ -88,12 +83,6 @@ def _list_notes(facts: Facts) -> list[str]:
         notes.append(
             "It makes the cut alone. This export also holds what repairs it, which mergekit does "
             "not know."
-        )
-    merged_layers = [str(visit.layer) for visit in facts.visits if _is_merged(facts, visit)]
-    if merged_layers:
-        notes.append(
-            f"Layers {', '.join(merged_layers)} of the export are merged; here they are the base "
-            "model's."
         )
     if facts.has_damped_layers:
         notes.append("It does not damp the layers that run again.")

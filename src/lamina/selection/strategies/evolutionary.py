@@ -2,8 +2,7 @@
 
 A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times. Where prices
 differ, more units are removed until they have the price of the size, or some come back. Every stage
-draws new tokens, the same for all its children. With donors, half of the mutations replace a
-present layer by a donor's layer, or undo this.
+draws new tokens, the same for all its children.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import is_removal, parse_unit, replace_layer
 from lamina.options.entry import Filled, option, seed_option
 from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import (
     Selector,
-    donors_option,
     held_back_option,
     metric_option,
     repair_option,
@@ -66,7 +63,6 @@ class Evolutionary(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     repair: Filled | None = repair_option()
-    donors: list[Filled] = donors_option()
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
@@ -101,7 +97,7 @@ def find(
     parent_by_size: dict[int, Candidate] = {}
     for size in sizes:
         generator = np.random.default_rng([options.seed, size])
-        mutations = Mutations(units, size, options.donors, search.trials.prices, generator)
+        mutations = Mutations(units, size, search.trials.prices, generator)
         select = partial(_select_measured, search, generator)
         parent_by_size[size] = _evolve(mutations, options, select)
     return parent_by_size
@@ -150,7 +146,7 @@ def foresee_rounds(space: SearchSpace, options: Evolutionary) -> Iterator[Round]
     forecast = _Forecast(space.n_tokens)
     for size in space.sizes:
         generator = np.random.default_rng([options.seed, size])
-        mutations = Mutations(space.units, size, options.donors, space.prices, generator)
+        mutations = Mutations(space.units, size, space.prices, generator)
         parent = _evolve(mutations, options, forecast.select)
         forecast.measure([parent], space.n_tokens)
     forecast.measure([Candidate()], space.n_tokens)
@@ -202,7 +198,6 @@ class Mutations:
 
     units: Sequence[str]
     size: int
-    donors: Sequence[str]
     prices: UnitPrices
     generator: Generator
 
@@ -223,27 +218,14 @@ class Mutations:
             if len(children) == n_children:
                 break
             present_units = [unit for unit in self.units if unit not in parent.edits]
-            if self.donors and present_units and self.generator.integers(2):
-                units = self._exchange_donor(parent, present_units)
-            else:
-                units = self._swap_removed(parent, present_units)
+            units = self._swap_removed(parent, present_units)
             if units != parent.edits:
                 children[Candidate(units)] = None
         return list(children)
 
-    def _exchange_donor(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
-        """The parent's units with one present layer replaced by a donor's, or put back."""
-        unit = str(self.generator.choice(present_units))
-        donor = str(self.generator.choice(["", *self.donors]))
-        other_units = frozenset(
-            other for other in parent.edits if parse_unit(other)[0] != int(unit)
-        )
-        return other_units | {replace_layer(unit, donor)} if donor else other_units
-
     def _swap_removed(self, parent: Candidate, present_units: Sequence[str]) -> frozenset[str]:
         """The parent's units with one to three removed ones exchanged for present ones."""
-        replacements = {unit for unit in parent.edits if not is_removal(unit)}
-        removed_units = sorted(parent.edits - replacements)
+        removed_units = sorted(parent.edits)
         drawn_swaps = self.generator.integers(1, 4, size=2).tolist()
         n_swaps = min(*drawn_swaps, len(removed_units), len(present_units))
         shuffled_removed = self.generator.permutation(removed_units).tolist()
@@ -254,7 +236,4 @@ class Mutations:
             *shuffled_present[n_swaps:],
             *shuffled_removed[:n_swaps],
         ]
-        units = frozenset(self.prices.take_enough(order, self.size))
-        # A layer that is removed is not replaced as well.
-        kept_replacements = {unit for unit in replacements if str(parse_unit(unit)[0]) not in units}
-        return units | kept_replacements
+        return frozenset(self.prices.take_enough(order, self.size))

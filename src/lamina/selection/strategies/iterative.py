@@ -22,9 +22,6 @@ class Iterative(Selector):
     patches of one score the other. List the repair under the study's `repairs` as well to have the
     finished plan repaired. Protected layers are then not scored, and the sweep of the unpruned
     model is not shared with other selectors.
-
-    With `donors`, a step also scores every layer replaced by each donor's. The best replacement is
-    made together with the removal if it improves the model.
     """
 
     SWEEPS = True
@@ -37,7 +34,6 @@ class Iterative(Selector):
     repair: Filled | None = selectors.repair_option()
     also: Weights = selectors.also_option()
     combine: Combine = selectors.combine_option()
-    donors: list[Filled] = selectors.donors_option()
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:

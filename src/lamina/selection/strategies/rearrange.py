@@ -1,8 +1,9 @@
 """The same number of layers, used otherwise: layers change places, one runs twice for another.
 
-Layers are removed one by one. Before the first removal and after each, layers are exchanged. At each
-size that is asked for, 0 among them, some more are removed and as many run again. What gains
-nothing on the choosing documents is not done.
+Layers are removed one by one. Before the first removal and after each, layers are exchanged with
+each other, or for layers of other models (arXiv 2506.20480). At each size that is asked for, 0
+among them, some more are removed and as many run again. What gains nothing on the choosing
+documents is not done.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import model_validator
 
 from lamina.engine.candidates import Candidate
-from lamina.models.units import Exchange, Repetition, list_blocks, parse_edit
-from lamina.options.entry import option, seed_option
+from lamina.models.units import (
+    Exchange,
+    Repetition,
+    list_blocks,
+    list_replacements,
+    parse_edit,
+)
+from lamina.options.entry import Filled, option, seed_option
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import Selector, check_whole_layers, held_back_option, metric_option
 
@@ -43,6 +50,12 @@ class Rearrange(Selector):
     moves: int = option("Most moves of one kind after a removal.", 2, ge=0)
     reach: int = option("How far apart two layers may be that are exchanged.", 4, ge=1)
     longest: int = option("Most layers of a block that runs twice.", 1, ge=1)
+    donors: list[Filled] = option(
+        "Siblings (names under `donors`) whose layers may replace layers that are kept. `removed` "
+        "counts what is dropped.",
+        [],
+        shown_default="none",
+    )
     damped: bool = option("Whether layers that run twice are damped (arXiv 2605.23872).", False)
     width: int = option(
         "Of the layers whose removal, and of the blocks whose repetition costs least, so many are "
@@ -61,8 +74,12 @@ class Rearrange(Selector):
     def allowed_sizes(self, n_layers: int) -> range:
         free_layers = [layer for layer, is_free in enumerate(self.free(n_layers)) if is_free]
         can_exchange = any(other - layer <= self.reach for layer, other in pairwise(free_layers))
-        smallest_size = 0 if can_exchange and self.moves else 1
+        smallest_size = 0 if (can_exchange or self.donors) and self.moves else 1
         return range(smallest_size, self.largest_removal(n_layers) + 1)
+
+
+# Losses of equal models differ by less: their streams are rounded in other places of a batch.
+ROUNDING = 1e-4
 
 
 def find(
@@ -110,7 +127,7 @@ def _make_moves(
         [best] = search.select_best(moved, 1, size, "moved")
         losses, _ = search.trials.measure_losses([current, best], search.sample_indices)
         current_loss, best_loss = losses.mean(axis=1)
-        if best_loss >= current_loss:
+        if best_loss >= (1 - ROUNDING) * current_loss:
             break
         current = best
     return current
@@ -153,10 +170,11 @@ def _list_repetitions(units: Sequence[str], options: Rearrange) -> list[str]:
 
 
 def _list_exchanges(units: Sequence[str], options: Rearrange) -> list[str]:
-    """All pairs of layers that are near each other, exchanged."""
+    """All pairs of layers that are near each other, exchanged, and all layers of donors."""
     pairs = combinations(sorted(int(unit) for unit in units), 2)
     near_pairs = [pair for pair in pairs if pair[1] - pair[0] <= options.reach]
-    return [str(Exchange(*pair)) for pair in near_pairs]
+    exchanges = [str(Exchange(*pair)) for pair in near_pairs]
+    return [*exchanges, *list_replacements(units, options.donors)]
 
 
 def foresee_rounds(space: SearchSpace, options: Rearrange) -> Iterator[Round]:
