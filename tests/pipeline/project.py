@@ -79,7 +79,7 @@ class Project:
         """The jobs that a dry run would start, optionally under another configuration."""
         project = self if config is None else Project(self.folder, config)
         planned_jobs = parse_jobs(project.run("-n").stdout)
-        only_targets = rules_of(planned_jobs) == {"all"}
+        only_targets = rules_of(planned_jobs) == {"default"}
         return [] if only_targets else planned_jobs
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:

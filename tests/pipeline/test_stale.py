@@ -7,7 +7,7 @@ from tests.pipeline.project import Job, Project, rules_of, wildcard_values
 pytestmark = pytest.mark.slow
 
 # What follows from any new row, and from what is drawn and written of it.
-REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
+REPORTING = {"default", "collect_facts", "render_report", "check_refusals"}
 COMPARING = {"compare_metrics", "compare_tasks", "compare_selectors"}
 GATHERING = REPORTING | COMPARING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
 # Its jobs measure all variants of a model, whatever the calibration.
