@@ -68,7 +68,6 @@ def measure(source: str, questions: str, n_questions: int, n_cuts: int) -> dict[
         lm._model = apply_edits(share_weights(model), removed) if removed else model
         lm._loglikelihood_tokens(requests, disable_tqdm=True)
 
-
     def sweep_all() -> tuple[float, float]:
         began = time.perf_counter()
         with sweep.open_session(model, samples, budget, outputs=False) as session:

@@ -13,7 +13,7 @@ include: "inputs/benchmark.smk"
 rule benchmark_task:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         made_of=files_of_block,
         overlap=overlap_checks,
         files=task_files,
@@ -41,7 +41,7 @@ rule benchmark_task:
 rule benchmark_generation:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         made_of=files_of_block,
         overlap=overlap_checks,
         files=task_files,
@@ -69,7 +69,7 @@ rule benchmark_generation:
 rule benchmark_perplexity:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         made_of=files_of_block,
         overlap=overlap_checks,
         documents="results/tasks/{task}.parquet",
@@ -96,7 +96,7 @@ rule benchmark_perplexity:
 rule benchmark_efficiency:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         made_of=lambda w: files_of_variants(requests.efficiency_variants(CONFIG, w.model)),
     output:
         output="results/efficiency/{model}.parquet",

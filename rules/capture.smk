@@ -11,7 +11,7 @@ include: "inputs/capture.smk"
 rule capture_activations:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
     output:
         output="results/activations/{model}/{calibration}.parquet",
@@ -34,7 +34,7 @@ rule capture_activations:
 rule diagnose_layers:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         samples=samples_of_diagnosis,
     output:
         output="results/diagnoses/{model}/{calibration}/{diagnosis}.parquet",

@@ -56,7 +56,7 @@ rule export_variant:
 rule log_samples:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         made_of=files_of_variant,
         overlap=overlap_checks_of_variant,
         files=task_files_of_variant,

@@ -13,7 +13,7 @@ include: "inputs/heal.smk"
 rule heal_variant:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_of_healing,
         plan="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",

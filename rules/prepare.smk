@@ -121,7 +121,7 @@ use rule prepare_calibration as prepare_questions with:
 rule generate_answers:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         questions="results/questions/{model}/{calibration}.parquet",
         files=calibration_files,
     output:
@@ -170,6 +170,7 @@ rule check_overlap:
         output="results/overlap/{model}/{calibration}/{task}.json",
     log:
         "logs/check_overlap/{model}/{calibration}/{task}.log",
+    priority: PREPARING
     conda:
         ENVIRONMENT
     params:

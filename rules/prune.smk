@@ -45,7 +45,7 @@ rule prune_step:
 rule search_plans:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_of_search,
         manifests=manifests_of_donors,

@@ -11,7 +11,7 @@ include: "inputs/repair.smk"
 rule fit_patch:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=lambda w: calibrations_for(w, w.repair),
         plans=plans_to_repair,

@@ -19,7 +19,7 @@ localrules:
 rule sweep_units:
     input:
         manifest="results/models/{model}/manifest.json",
-        check=ancient("results/models/{model}/check.json"),
+        check="results/models/{model}/check.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
         plan=plan_before,
         data=calibrations_in_loop,

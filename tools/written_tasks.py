@@ -3,20 +3,23 @@
     PYTHONPATH=src python tools/written_tasks.py resources/written
 
 Word problems whose answer is a number, a sentence as JSON, and Python functions of one expression.
-Each task has 200 questions in `train` and `test` and 100 in `validation`, no question twice. The
-same seed gives the same files. `workflow/tasks/written_*.yaml` says how answers are judged.
+Each task has 200 questions in `train` and `test` and 100 in `validation`, no question twice, and
+none in `train` that is a near duplicate of one in the others. The same seed gives the same files.
+`workflow/tasks/written_*.yaml` says how answers are judged.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from lamina.data.overlap import NEAR_SHARE, hash_word_runs
 from lamina.store import parquet
 
-SPLITS = {"train": 200, "validation": 100, "test": 200}  # questions
+SPLITS = {"test": 200, "validation": 100, "train": 200}  # questions
+N_DRAWN = 2000  # different questions, of which the splits are made
 SEED = 0
 
 NAMES = (
@@ -30,6 +33,11 @@ JOBS = "baker carpenter doctor driver farmer gardener nurse painter pilot plumbe
 GOODS = "backpack chair coat kettle lamp mirror radio scarf table umbrella vase watch".split()
 COLOURS = "black blue brown green grey orange pink purple red white yellow".split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+
+# Arguments of functions.
+TEXT_NAMES = "text word line name title label note query reply sentence".split()
+LIST_NAMES = "items values numbers scores rows prices ages points marks ranks".split()
+NUMBER_NAMES = "n number count size total length height amount index year".split()
 
 
 class Question(NamedTuple):
@@ -105,9 +113,9 @@ def draw_json(rng: random.Random) -> Question:
 
 def draw_function(rng: random.Random) -> Question:
     """A Python function that lacks the expression it returns."""
-    text = rng.choice(["text", "word", "line", "name", "title"])
-    items = rng.choice(["items", "values", "numbers", "scores", "rows"])
-    n = rng.choice(["n", "number", "count", "size", "total"])
+    text = rng.choice(TEXT_NAMES)
+    items = rng.choice(LIST_NAMES)
+    n = rng.choice(NUMBER_NAMES)
     k = rng.randint(2, 12)
     letter, other_letter = rng.sample("abcdeghiklmnoprstu", 2)
     sign, sign_name = rng.choice(
@@ -148,7 +156,7 @@ def draw_function(rng: random.Random) -> Question:
     ]  # fmt: skip
     argument, meaning, expression = rng.choice(wholes)
     query = (
-        "Complete the Python function. Answer with the missing expression only, without an explanation.\n\n"
+        "Answer only with the missing Python expression.\n\n"
         f'def f({argument}):\n    """Return {meaning}."""\n    return'
     )
     return Question(query, expression)
@@ -165,16 +173,39 @@ def draw_splits(task: str) -> dict[str, list[Question]]:
     """The questions of a task by split; none occurs twice."""
     rng = random.Random(f"{SEED} {task}")
     questions: dict[str, Question] = {}
-    while len(questions) < sum(SPLITS.values()):
+    while len(questions) < N_DRAWN:
         question = TASKS[task](rng)
         questions.setdefault(question.query, question)
 
     waiting = list(questions.values())
     splits: dict[str, list[Question]] = {}
     for split, n_questions in SPLITS.items():
+        if split == "train":
+            others = [question for questions in splits.values() for question in questions]
+            waiting = without_near_duplicates(waiting, others)
         splits[split] = waiting[:n_questions]
         del waiting[:n_questions]
     return splits
+
+
+def without_near_duplicates(
+    questions: Sequence[Question], others: Sequence[Question]
+) -> list[Question]:
+    """The questions that share less than half of their runs of words with each of the others.
+
+    lamina's own check leaves out runs that many questions have. Which ones, depends on the draw.
+    """
+    other_runs = [set(hash_word_runs(other.query)) for other in others]
+    distinct: list[Question] = []
+    for question in questions:
+        own_runs = set(hash_word_runs(question.query))
+        if all(
+            len(own_runs & runs) < NEAR_SHARE * min(len(own_runs), len(runs))
+            for runs in other_runs
+            if own_runs and runs
+        ):
+            distinct.append(question)
+    return distinct
 
 
 def write_tasks(folder: Path) -> None:

@@ -146,6 +146,12 @@ def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, 
     assert restored.stale() == []
 
 
+def test_editing_the_engine_reruns_what_measures_with_it_at_once(restored: Project) -> None:
+    """With the check of the model, and not only in the run after that."""
+    restored.append("src/lamina/engine/session.py", NEW_CODE)
+    assert rules_of(restored.stale()) >= {"check_model", "sweep_units", "score_relevance"}
+
+
 def test_editing_a_repair_reruns_its_patches_and_what_follows(restored: Project) -> None:
     restored.append("src/lamina/repairs/methods/ghost.py", NEW_CODE)
 
@@ -277,7 +283,7 @@ def test_a_new_version_of_peft_reruns_healings(restored: Project) -> None:
     stale_jobs = restored.stale()
 
     assert "heal_variant" in rules_of(stale_jobs)
-    assert not rules_of(stale_jobs) & (BEFORE_REPAIRS | {"fit_patch"})
+    assert not rules_of(stale_jobs) & BEFORE_REPAIRS
 
 
 def test_a_new_version_of_torch_reruns_what_computes_with_it(restored: Project) -> None:

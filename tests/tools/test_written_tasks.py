@@ -11,6 +11,7 @@ import pytest
 import yaml
 from lm_eval.filters import build_filter_ensemble
 
+from lamina.data import overlap
 from lamina.data.lm_tasks import load_task
 from tests import ROOT
 
@@ -36,6 +37,23 @@ def test_no_question_is_asked_twice(task: str) -> None:
     )
 
     assert len({question["query"] for question in questions}) == len(questions) == 500
+
+
+@pytest.mark.parametrize("task", written_tasks.TASKS)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_no_training_question_is_a_near_duplicate(task: str, split: str) -> None:
+    """As lamina checks a calibration, in draws of several sizes."""
+    documents: dict[str, list[overlap.Document]] = {}
+    for name in ("train", split):
+        queries = [question["query"] for question in read_questions(task, name)]
+        documents[name] = [
+            (overlap.document_hash(query), overlap.hash_word_runs(query)) for query in queries
+        ]
+    for n_train, n_others in ((20, 60), (60, 20), (200, 100)):
+        shared = overlap.count_shared_documents(
+            documents["train"][:n_train], documents[split][:n_others]
+        )
+        assert shared.near == 0
 
 
 def test_the_answers_are_of_the_kind_that_is_asked_for() -> None:

@@ -28,7 +28,7 @@ Document = tuple[str, Sequence[int]]
 RUN_LENGTH = 13  # words
 FEWEST_DIFFERENT = 9  # words of a run
 MOST_DOCUMENTS = 10  # that share a run which is no template
-# The share of a calibration that may be near duplicates of test documents: natural splits
+# The share of a calibration that may be near duplicates of test documents, or one: natural splits
 # hold a few.
 MAX_NEAR_SHARE = 0.01
 NEAR_SHARE = 0.5  # of the runs of the shorter document, which near duplicates have in common
@@ -168,7 +168,7 @@ def check_overlap(
             f"calibrations.{calibration_name} shares {shared.equal} {counts}: a score on seen "
             f"documents says nothing. {remedy}"
         )
-    if shared.near > MAX_NEAR_SHARE * len(calibration):
+    if shared.near > max(1, MAX_NEAR_SHARE * len(calibration)):
         raise LaminaError(
             f"calibrations.{calibration_name} shares at least half of the text of {shared.near} "
             f"{counts}, which is more than {MAX_NEAR_SHARE:.0%}: they differ by a few words. "

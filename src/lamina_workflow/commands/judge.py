@@ -110,7 +110,7 @@ def _check_unseen(
         use_by_file[file] = "between its variants"
     for file, use in use_by_file.items():
         shared = count_shared_documents(asked, _read_documents(file))
-        if shared.equal or shared.near > MAX_NEAR_SHARE * len(asked):
+        if shared.equal or shared.near > max(1, MAX_NEAR_SHARE * len(asked)):
             raise LaminaError(
                 f"{questions}: {shared.near} of its {len(asked)} questions are in {file}, or nearly "
                 f"so, and by these the study chose {use}: a score on them says nothing new. Take "

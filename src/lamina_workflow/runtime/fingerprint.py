@@ -29,6 +29,7 @@ _NOT_FOLLOWED = (
     "lamina.options.",
     "lamina.paths.",
     "lamina.registry.",
+    "lamina.selection.options.",
     "lamina.store.checksum.",
     "lamina.store.parquet.",
     "lamina.store.yaml_errors.",

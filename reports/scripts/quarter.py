@@ -1,0 +1,192 @@
+"""What Qwen2.5-Coder-1.5B writes without a quarter of its layers, and how fast: reports/qwen-quarter.md.
+
+    lamina run config/qwen-1.5b-quarter.yaml
+    lamina export qwen-1.5b-chat/written/portfolio/removed=7/none/lora config/qwen-1.5b-quarter.yaml
+    pip install --no-deps cyllama==0.2.18        # llama.cpp
+    PYTHONPATH=src python reports/scripts/quarter.py
+
+In the folder of the run. The trained weights, in bfloat16, take the place of the layers' in the base model's GGUF file,
+and llama.cpp quantises the result as the base model is. Texts are written by the likeliest tokens, speeds measured in
+turn. A table of the page stands between `<!-- NAME -->` and `<!-- end -->`.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from cyllama import LLM, GenerationConfig
+from cyllama.llama import llama_cpp
+from gguf import MODEL_ARCH, get_tensor_name_map
+from safetensors import safe_open
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from lamina.models import gguf
+from lamina.models.export.gguf_file import copy_layers
+from lamina_workflow.commands.chat import write_reply
+
+VARIANT = "qwen-1.5b-chat/written/portfolio/removed=7/none/lora"
+EXPORT = Path("results/exports") / VARIANT
+BASE_FILE = Path("models/qwen-1.5b.gguf").resolve()
+CUT_FILE = Path("results/quarter/cut.gguf")
+TRAINED_FILE = Path("results/quarter/trained-bf16.gguf")
+QUANTISED_FILE = Path("results/quarter/trained-q4_k_m.gguf")
+PAGE = Path("reports/qwen-quarter.md")
+MOST_TOKENS = 96
+TIMED_TOKENS = 48
+ROUNDS = 5
+Q4_K_M = 15  # llama.cpp's LLAMA_FTYPE_MOSTLY_Q4_K_M
+BFLOAT16 = 30  # of a tensor in a GGUF file
+PROMPTS = (
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "What does the keyword `yield` do in Python?",
+    "Write a SQL query that counts the orders of each customer.",
+    "Write a regular expression that matches a date such as 2024-05-31.",
+    "Explain in two sentences what a hash table is.",
+    "Lena has 24 apples and gives a third of them to Omar. How many has she left?",
+    "Give the data of this sentence as JSON: Anna Meyer, 34, lives in Hamburg.",
+    "Translate into French: The weather is nice today.",
+    "Why is the sky blue?",
+    "Write a short poem about the sea.",
+)
+
+
+def write_trained_file() -> None:
+    """The base model's GGUF file without the removed layers, and with the trained weights."""
+    plan = json.loads(
+        Path("results/plans/qwen-1.5b-chat/written/portfolio/removed=7.json").read_text("utf-8")
+    )
+    n_layers, _ = gguf.read_shape(BASE_FILE, str(BASE_FILE))
+    kept_layers = [layer for layer in range(n_layers) if str(layer) not in plan["units"]]
+    CUT_FILE.parent.mkdir(parents=True, exist_ok=True)
+    copy_layers(BASE_FILE, CUT_FILE, kept_layers)
+
+    header = gguf.read_header(CUT_FILE, str(CUT_FILE))
+    tensors = dict(header.tensors)
+    names = get_tensor_name_map(MODEL_ARCH.QWEN2, len(kept_layers))
+    raw_file = CUT_FILE.with_suffix(".raw")
+    with raw_file.open("wb") as raw:
+        for weights_file in sorted(EXPORT.glob("*.safetensors")):
+            with safe_open(weights_file, "pt") as weights:
+                weight_names = weights.keys()
+                for name in weight_names:
+                    stored_name = names.get_name(name, try_suffixes=(".weight", ".bias"))
+                    weight = weights.get_tensor(name)
+                    if weight.ndim == 2 and stored_name.startswith("blk."):
+                        numbers = weight.to(torch.bfloat16).contiguous().view(torch.uint8).numpy()
+                        tensors[stored_name] = gguf.StoredTensor(
+                            stored_name,
+                            tuple(weight.shape),
+                            BFLOAT16,
+                            raw_file,
+                            raw.tell(),
+                            numbers.nbytes,
+                        )
+                        raw.write(numbers.tobytes())
+    gguf.write_gguf(TRAINED_FILE, header.settings, tensors.items())
+    raw_file.unlink()
+    options = llama_cpp.LlamaModelQuantizeParams()
+    options.ftype = Q4_K_M
+    options.allow_requantize = True  # embeddings and head have their final format
+    llama_cpp.model_quantize(str(TRAINED_FILE), str(QUANTISED_FILE), options)
+
+
+def write_with_llama_cpp(
+    file: Path, tokenizer: Any
+) -> Callable[[str, int], tuple[str, int, float]]:
+    """A function that writes text, its tokens and seconds with a GGUF file."""
+    config = GenerationConfig(
+        temperature=0.0, repeat_penalty=1.0, n_gpu_layers=0, n_ctx=1024, add_bos=False
+    )
+    model = LLM(str(file), config=config)
+
+    def write(prompt: str, most_tokens: int) -> tuple[str, int, float]:
+        chat = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        config.max_tokens = most_tokens
+        began = time.perf_counter()
+        written = str(model(text, config=config))
+        seconds = time.perf_counter() - began
+        return written, len(tokenizer(written)["input_ids"]), seconds
+
+    return write
+
+
+def write_with_transformers(
+    model: PreTrainedModel, tokenizer: Any
+) -> Callable[[str, int], tuple[str, int, float]]:
+    """The same with transformers."""
+
+    def write(prompt: str, most_tokens: int) -> tuple[str, int, float]:
+        return tuple(write_reply(model, tokenizer, prompt, most_tokens))
+
+    return write
+
+
+def replace_table(page: str, name: str, table: str) -> str:
+    """The page with a new table between its marks."""
+    before, start, after = page.partition(f"<!-- {name} -->\n")
+    _, end, after = after.partition("<!-- end -->")
+    return before + start + table + end + after
+
+
+def list_replies(writers: dict[str, Any]) -> str:
+    """What each model writes after each prompt."""
+    lines: list[str] = []
+    for prompt in PROMPTS:
+        lines.append(f"\n**{prompt}**\n")
+        for name, write in writers.items():
+            text, n_tokens, _ = write(prompt, MOST_TOKENS)
+            cut = " …" if n_tokens >= MOST_TOKENS else ""
+            quoted = "\n".join(f"    {line}" for line in (text.strip() + cut).splitlines())
+            lines.append(f"{name}:\n\n{quoted}\n")
+    return "\n".join(lines)
+
+
+def compare_speeds(writers: dict[str, Any], sizes: dict[str, int]) -> str:
+    """Tokens per second of each model, in turn; the first round is a warm-up."""
+    speeds: dict[str, list[float]] = {name: [] for name in writers}
+    for turn in range(ROUNDS + 1):
+        for name, write in writers.items():
+            _, n_tokens, seconds = write(PROMPTS[0], TIMED_TOKENS)
+            if turn:
+                speeds[name].append(n_tokens / seconds)
+    lines = ["| model | MB | tokens per second, median | lowest to highest |", "|---|---|---|---|"]
+    for name, values in speeds.items():
+        lines.append(
+            f"| {name} | {sizes[name] / 1e6:,.0f} | {statistics.median(values):.1f} "
+            f"| {min(values):.1f} to {max(values):.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    if not QUANTISED_FILE.exists():
+        write_trained_file()
+    manifest = json.loads(Path("results/models/qwen-1.5b-chat/manifest.json").read_text("utf-8"))
+    folders = {"base model": Path(manifest["path"]), "without 7 layers, trained": EXPORT}
+    files = {"base model": BASE_FILE, "without 7 layers, trained": QUANTISED_FILE}
+    tokenizer = AutoTokenizer.from_pretrained(manifest["path"])
+    in_torch: dict[str, Any] = {}
+    for name, folder in folders.items():
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+        in_torch[f"{name}, transformers, bfloat16"] = write_with_transformers(loaded, tokenizer)
+    in_cpp = {
+        f"{name}, llama.cpp, Q4_K_M": write_with_llama_cpp(file, tokenizer)
+        for name, file in files.items()
+    }
+    bytes_of = {
+        f"{name}, transformers, bfloat16": sum(
+            file.stat().st_size for file in folder.resolve().glob("*.safetensors")
+        )
+        for name, folder in folders.items()
+    }
+    bytes_of |= {f"{name}, llama.cpp, Q4_K_M": file.stat().st_size for name, file in files.items()}
+    text = PAGE.read_text("utf-8")
+    text = replace_table(text, "speeds", compare_speeds(in_torch | in_cpp, bytes_of))
+    text = replace_table(text, "replies", list_replies(in_torch | in_cpp))
+    PAGE.write_text(text, "utf-8")
