@@ -77,12 +77,13 @@ means AS (
         1.96 * sqrt(sum(variance)) / count(*) AS reach, sum(n)::BIGINT AS n
     FROM by_task GROUP BY ALL
 )
-SELECT calibration AS "fitted on", selector AS plan, removed, repair, round(value, 1) AS accuracy,
+SELECT calibration AS "fitted on", selector AS plan, removed, repair, round(means.value, 1) AS accuracy,
     format('{:.1f} ({:.1f} to {:.1f})', gain, gain - reach, gain + reach) AS "against none", n,
-    round(text_perplexity, 1) AS perplexity
+    format('{:.1f} (× {:.2f})', t.value, t.value / t.base_value) AS "perplexity (× base)"
 FROM means
-JOIN (FROM studies.variants WHERE study = $study AND healing = 'none') USING (calibration, selector, removed, repair)
-ORDER BY calibration, selector, removed, value DESC
+JOIN (FROM studies.scores WHERE study = $study AND healing = 'none' AND metric = 'perplexity') AS t
+    USING (calibration, selector, removed, repair)
+ORDER BY calibration, selector, removed, t.value
 """
 WRITTEN = """
 SELECT s.calibration, s.selector AS plan, s.removed, s.repair, task, metric, round(base_value, 3) AS base,

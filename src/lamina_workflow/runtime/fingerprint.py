@@ -29,7 +29,6 @@ _NOT_FOLLOWED = (
     "lamina.options.",
     "lamina.paths.",
     "lamina.registry.",
-    "lamina.selection.options.",
     "lamina.store.checksum.",
     "lamina.store.parquet.",
     "lamina.store.yaml_errors.",
@@ -44,6 +43,7 @@ _NOT_FOLLOWED = (
     "lamina_workflow.study.",
 )
 _OWN_PACKAGES = {"lamina", "lamina_workflow"}
+_READS_OPTIONS = {"pydantic"}  # and computes no number
 # Where a package is imported by another name than it is installed by.
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
 # Packages that come with another one and change numbers: chat templates, tokens, prompts,
@@ -182,7 +182,10 @@ def _read(name: str, root: Path) -> _Module:
         digest=_hash(ast.dump(tree)) if tree.body else "",
         local_imports=tuple(_local_modules(imported, root)),
         packages=tuple(
-            {parts[0] for parts in imported} - _OWN_PACKAGES - sys.stdlib_module_names,
+            {parts[0] for parts in imported}
+            - _OWN_PACKAGES
+            - _READS_OPTIONS
+            - sys.stdlib_module_names,
         ),
     )
 
