@@ -23,7 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.model("bloom").save_pretrained(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     model = load_model(describe_project())
-    check_model(model, 2048)
+    check_model(model)
     parquet.write_json("check.json", check.collect_findings(model, describe_project()))
     return tmp_path
 
@@ -89,7 +89,7 @@ def test_a_check_costs_few_passes_through_a_deep_model() -> None:
     workload.count_work(model)
     before = workload.done.layer_tokens
 
-    check_model(model, 2048)
+    check_model(model)
 
     n_passes = (workload.done.layer_tokens - before) / (24 * LENGTH)
     assert 1 < n_passes < 5

@@ -13,5 +13,5 @@ if __name__ == "__main__":
         job = CheckModel.read(snakemake)
         manifest = checksum.read_json(job.manifest)
         model = load_model(manifest)
-        check_model(model, job.tokens)
+        check_model(model)
         parquet.write_json(job.output, collect_findings(model, manifest), job.description)

@@ -56,13 +56,11 @@ class PrepareModel(Job):
 
 
 class CheckModel(OnModel):
-    """One model; `tokens` is the budget of one pass."""
-
-    tokens: int | str
+    """One model."""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(tokens=config.sweep.tokens, follows=follow_family(config, w.model))
+        return cls(follows=follow_family(config, w.model))
 
 
 class PrepareCalibration(Job):
