@@ -141,7 +141,7 @@ def list_replies(writers: dict[str, Any]) -> str:
         for name, write in writers.items():
             text, n_tokens, _ = write(prompt, MOST_TOKENS)
             cut = " …" if n_tokens >= MOST_TOKENS else ""
-            quoted = "\n".join(f"    {line}" for line in (text.strip() + cut).splitlines())
+            quoted = "\n".join(f"> {line}" for line in (text.strip() + cut).splitlines())
             lines.append(f"{name}:\n\n{quoted}\n")
     return "\n".join(lines)
 

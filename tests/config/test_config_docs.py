@@ -111,6 +111,8 @@ def list_used_names(configuration: Configuration, section: str) -> set[str]:
             names.update(repair.data)
         for healing in configuration.healings.values():
             names.update(healing.weights("own"))
+        for selector in configuration.selectors.values():
+            names.update(selector.also)
         for calibration in configuration.calibrations.values():
             names.update(getattr(calibration, "mixture", []))
     return names
