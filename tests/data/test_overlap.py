@@ -7,11 +7,13 @@ import pytest
 
 from lamina.data.overlap import (
     Overlap,
+    check_overlap,
     count_shared_documents,
     document_hash,
     hash_word_runs,
     split_words,
 )
+from lamina.errors import LaminaError
 from tools.cut_data import groups
 
 TEXT = (
@@ -47,6 +49,20 @@ def test_case_white_space_and_punctuation_make_no_other_document(same_text: str)
     assert document_hash(same_text) == document_hash(TEXT)
     overlap = count_shared_documents(fingerprints(same_text), fingerprints(TEXT))
     assert overlap == Overlap(equal=1, near=1, sharing=1)
+
+
+def test_one_near_duplicate_is_counted_and_two_are_refused() -> None:
+    """Also where one is more than 1 % of the calibration."""
+    near_duplicates = [TEXT.replace("was born", "was old"), TEXT.replace("The quick", "A slow")]
+    known = fingerprints(TEXT)
+
+    shared = check_overlap(
+        "mine", fingerprints("Something else.", near_duplicates[0]), "test", known
+    )
+
+    assert shared == Overlap(equal=0, near=1, sharing=1)
+    with pytest.raises(LaminaError, match="half of the text of 2 of its 2 documents"):
+        check_overlap("mine", fingerprints(*near_duplicates), "test", known)
 
 
 # A text, the same with other punctuation, and a word of it with another one to put there.

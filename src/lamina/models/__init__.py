@@ -13,6 +13,7 @@ With weights:
     structure             the layers and their sub-layers, found by what modules do
     surgery, cutting      removal of units; the configuration of a cut model
     boundary, replacements, adapters    patches, layers of donors, trained weights
+    repaired              a cut model with its patches
     materialise           all of these together: a variant in memory
     check                 whether cutting does to a model what bypassing its layers does
     export                checkpoints and GGUF files of variants

@@ -11,11 +11,10 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import check, replacements
 from lamina.models.adapters import apply_adapter
-from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, share_weights
+from lamina.models.boundary import Boundary, Repairing, share_weights
 from lamina.models.export import modeling_lamina
-from lamina.models.surgery import apply_edits, steps_of
+from lamina.models.repaired import cut_and_repair
 
 
 def materialise(
@@ -38,22 +37,9 @@ def materialise(
     Raises LaminaError if the plan was refused, the model cannot have the edits, patches and plan
     do not fit together, or the adapter belongs to another variant.
     """
-    variant = share_weights(model)
     if plan is None:
-        return variant
-    if plan.get("refused") or not plan["units"]:
-        raise LaminaError(f"the plan changes nothing: {plan.get('refused') or 'it has no units'}")
-
-    edits = plan["units"]
-    donor_layers = replacements.replacement_layers(model, edits, plan.get("replacements", {}))
-    apply_edits(variant, edits, donor_layers)
-    check.check_edits(model, edits, check.probe_sequence(model))
-
-    if patches is not None:
-        check_boundaries(model, edits, patches)
-        steps = steps_of(model, edits)
-        for boundary, repair in sorted(patches.items()):
-            repair.apply(variant, Place.of(boundary, steps))
+        return share_weights(model)
+    variant = cut_and_repair(model, plan, patches)
     if adapter is not None:
         variant = apply_adapter(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):

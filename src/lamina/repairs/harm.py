@@ -13,7 +13,7 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.materialise import materialise
+from lamina.models.repaired import cut_and_repair
 from lamina.repairs.protocol import Fit, Fitted
 
 BARE = "bare"
@@ -74,7 +74,7 @@ def measure_harm(
         else:
             # A repair that is no linear map of the stream needs a model that is really cut.
             plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
-            variant = materialise(model, plan, plan_repairs)
+            variant = cut_and_repair(model, plan, plan_repairs)
             losses_by_candidate |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
     losses_by_candidate |= measure_losses(model, samples, candidates, plans)
 

@@ -9,7 +9,7 @@ from lamina.engine import moments, taps
 from lamina.engine.moments import Moments, Statistics
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
-from lamina.models.materialise import materialise
+from lamina.models.repaired import cut_and_repair
 from lamina.models.surgery import steps_of, units_of
 from lamina.repairs.methods import ghost
 from lamina.repairs.methods.ghost import Ghost
@@ -85,7 +85,7 @@ def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start:
     removed_units: list[str] = []
     for boundary in patches:
         removed_units += units_of(*boundary)
-    variant = materialise(model, {"units": removed_units}, patches)
+    variant = cut_and_repair(model, {"units": removed_units}, patches)
     # A start of 3.5 lies between attention and MLP, in the variant as in the base model.
     layer_index = Place.of((start, start), steps_of(model, removed_units)).position
     return taps.enter_at_boundary(variant, layer_index + start % 1, start)
