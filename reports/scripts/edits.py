@@ -41,7 +41,7 @@ N_DRAWN = {"calibration": 400, "test": 600}  # of which the first ones are measu
 N_EMBEDDED = 500  # all that there are
 N_EMBEDDED_CHOOSING = 200
 N_TOGETHER = 50  # questions after which the losses are kept
-SIZES = (16, 50, 200)  # questions that choose
+SIZES = (16, 50, 400)  # questions that choose
 N_DRAWS = 2000
 Z95 = 1.96
 CRITERIA = {"accuracy": 0, "loss of the right answer": 1}
@@ -77,7 +77,9 @@ def measure(arguments: Namespace) -> None:
     """Losses of all candidates and of the base model, (2, candidates, questions) a part."""
     name, task, data = arguments.name, arguments.task, arguments.data
     base = lamina.open_model(arguments.source, name=name, dtype="bfloat16" if data else "float32")
-    edits = list_candidates(base.n_layers, arguments.longest, arguments.plain)
+    edits = arguments.edits
+    if not edits:
+        edits = list_candidates(base.n_layers, arguments.longest, arguments.plain)
     candidates = [Candidate(), *(Candidate(frozenset({edit})) for edit in edits)]
     n_measured = {"calibration": arguments.choosing, "test": arguments.others}
     label = f"{name}-{task}-{len(edits)}"
@@ -307,8 +309,9 @@ def parse_arguments() -> Namespace:
     measuring.add_argument("--data", type=Path)
     measuring.add_argument("--longest", type=int, default=1)
     measuring.add_argument("--plain", action="store_true", help="without damping")
-    measuring.add_argument("--choosing", type=int, default=200)
-    measuring.add_argument("--others", type=int, default=400)
+    measuring.add_argument("--edits", nargs="*", help="these alone, such as 25x2 12-14x2~")
+    measuring.add_argument("--choosing", type=int, default=N_DRAWN["calibration"])
+    measuring.add_argument("--others", type=int, default=N_DRAWN["test"])
     return parser.parse_args()
 
 

@@ -22,8 +22,8 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "cluster.sh: $*" >&2; }
 
-runs() { # pid file
-    [[ -s $1 ]] && kill -0 "$(<"$1")" 2>/dev/null
+runs() { # pid file of a daemon, whose name it has: after a restart of the machine the number may be another process's
+    [[ -s $1 && $(cat "/proc/$(<"$1")/comm" 2>/dev/null) == "$(basename "$1" .pid)" ]]
 }
 
 until_true() { # seconds, what is waited for, command …
@@ -128,7 +128,8 @@ start() {
             --seed-file="$HOME_OF_CLUSTER/run/munge.seed"
     fi
     until_true 10 munged munge --no-input --socket="$SOCKET"
-    runs "$HOME_OF_CLUSTER/run/slurmctld.pid" || slurmctld
+    # Jobs of a cluster that was killed would be restored, and would keep the GPUs.
+    runs "$HOME_OF_CLUSTER/run/slurmctld.pid" || slurmctld -c
     until_true 20 slurmctld sh -c 'scontrol ping | grep -q "is UP"'
     runs "$HOME_OF_CLUSTER/run/slurmd.pid" || slurmd -N "$NODE"
     until_true 30 "node $NODE" ready
