@@ -22,8 +22,9 @@ export PATH=$PATH:/usr/sbin:/sbin
 
 say() { echo "cluster.sh: $*" >&2; }
 
-runs() { # pid file of a daemon, whose name it has: after a restart of the machine the number may be another process's
-    [[ -s $1 && $(cat "/proc/$(<"$1")/comm" 2>/dev/null) == "$(basename "$1" .pid)" ]]
+# pid file of a daemon, whose name it has. A killed daemon leaves it behind, and the number may be another process's now.
+runs() {
+    [[ -s $1 && $(readlink "/proc/$(<"$1")/exe") == */$(basename "$1" .pid) ]]
 }
 
 until_true() { # seconds, what is waited for, command …
