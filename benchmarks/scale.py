@@ -221,7 +221,9 @@ class Stages:
         return Work(
             fit,
             self.sequences,
-            self.flops(work.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, [1]), told),
+            self.flops(
+                work.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, {1: 1}), told
+            ),
             footprint.fit_peak_bytes(self.shape, TOKENS, self.longest, told.samples),
         )
 

@@ -16,6 +16,7 @@ from lamina.engine import packing, sources, sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
+from lamina.engine.sources import Source
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models import workload
 from lamina.models.sizes import count_sizes
@@ -23,7 +24,10 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
+from lamina.options.selectors import Selector
 from lamina.repairs import weighing
+from lamina.repairs.methods import streamline
+from lamina.repairs.methods.streamline import Streamline
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import estimate, work
 from lamina_workflow.cost.work import Tokens
@@ -302,7 +306,7 @@ def fit_work() -> Callable[..., float]:
 
     def compute(**options: Any) -> float:
         repair = Repair.from_options({"data": {"own": 1, "other": 0.1}, **options})
-        return work.fit_work(repair, "own", tokens, 10, [1, 2]) - tested
+        return work.fit_work(repair, "own", tokens, 10, {1: 1, 2: 2}) - tested
 
     return compute
 
@@ -326,6 +330,26 @@ def test_a_fit_by_steps_by_hand(fit_work: Callable[..., float]) -> None:
     validation = 2 * (5 * 30 + 120)
     expected = 150 * 10 + 3 * (training + validation)
     assert fit_work(method="streamline", epochs=4) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("strategy", ["block", "one_shot"])
+def test_training_a_layer_for_each_run_does_about_the_estimated_work(strategy: str) -> None:
+    """A block is one run of layers; layers that are chosen one by one may be as many runs."""
+    boundaries = {"block": [(2, 4)], "one_shot": [(2, 3), (5, 6)]}[strategy]
+    selector = Selector.from_options({"strategy": strategy, "metric": "cosine"})
+    assert selector.most_runs(2) == len(boundaries)
+    repair = Streamline(epochs=5)
+    model = tiny.model(depth=8)
+    samples = equal_texts(40)
+    workload.count_work(model)
+    work_before = workload.done.layer_tokens
+    source = Source([sample.sequence() for sample in samples])
+    list(streamline.collect(model, [source], boundaries, repair, 0))
+    measured = workload.done.layer_tokens - work_before
+
+    n_tokens = estimate.count_tokens(samples).stream
+    n_passes = repair.layer_passes(8, [len(boundaries)], workload.TRAINING_FACTOR, work.HELD_OUT)
+    assert measured == pytest.approx(n_passes * n_tokens, rel=0.15)
 
 
 def test_a_fit_that_chooses_the_weight_of_other_text_by_hand(

@@ -121,7 +121,7 @@ class Repair(Choice):
         return (method_module, self.chain)
 
     def layer_passes(
-        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+        self, depth: int, runs: Sequence[int], training: int, held_out: float
     ) -> float:
         """How many layers each token of a fit goes through.
 
@@ -129,7 +129,7 @@ class Repair(Choice):
         half as many others.
 
         depth: Layers of the base model.
-        sizes: Of the plans that are repaired.
+        runs: How many runs of layers each plan lacks that is repaired.
         training: Forward passes that a training step costs.
         held_out: Share of the samples that is not trained on.
         """

@@ -302,6 +302,13 @@ class Selector(Choice):
         """
         return range(1, self.largest_removal(n_layers) + 1)
 
+    def most_runs(self, size: int) -> int:
+        """The most runs of layers that a plan of this size lacks.
+
+        A plan of size 0 or less may remove a layer for others that run again.
+        """
+        return max(1, size)
+
     def attention(self, shares: Mapping[str, float]) -> float:
         """What attention counts of a layer with `units: both`.
 

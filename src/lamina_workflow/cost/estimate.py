@@ -45,7 +45,6 @@ from lamina_workflow.cost.work import (
     Logits,
     Tokens,
     benchmark_work,
-    count_most_runs,
     fit_work,
     layer_flops,
     logit_flops,
@@ -548,11 +547,12 @@ class Works:
             for name in requests.fitted_on(self.config, own_calibration, repair)
         }
         sizes = requests.sizes_of_patches(self.config, model, own_calibration, selector, repair)
+        runs_by_size = {size: self.config.selectors[selector].most_runs(size) for size in sizes}
         layer_tokens = fit_work(
-            options, own_calibration, tokens_by_calibration, manifest["n_layers"], sizes
+            options, own_calibration, tokens_by_calibration, manifest["n_layers"], runs_by_size
         )
 
-        n_runs = count_most_runs(sizes)
+        n_runs = sum(runs_by_size.values())
         patches_bytes = n_runs * shape.channels**2 * footprint.FLOAT
         n_weights = WEIGHTS if options.automatic(own_calibration) else 1
         memory = footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)

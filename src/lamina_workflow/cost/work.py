@@ -214,15 +214,6 @@ def _draw_repetitions(n_layers: int, n_extra: int, generator: Random) -> Candida
     return Candidate(frozenset(edits))
 
 
-def count_most_runs(plan_sizes: Iterable[int]) -> int:
-    """The most runs of removed layers of plans of several sizes.
-
-    Each layer may be a run of its own. A plan of size 0 or less may remove one in exchange for
-    others that run again.
-    """
-    return sum(max(1, size) for size in plan_sizes)
-
-
 def draw_variants(n_layers: int, sizes: Sequence[int], seed: object) -> list[Candidate]:
     """Models without so many layers each, whose sets agree in part: the same ones for a `seed`.
 
@@ -320,27 +311,27 @@ def fit_work(
     own_calibration: str,
     tokens_by_calibration: Mapping[str, Tokens],
     n_layers: int,
-    plan_sizes: Iterable[int],
+    runs_by_size: Mapping[int, int],
 ) -> float:
-    """Layer-tokens of a fit for plans of several sizes, each with as many runs as possible.
+    """Layer-tokens of a fit for plans of several sizes.
 
     options: the repair's entry in the configuration.
     own_calibration: the calibration of the variants.
     tokens_by_calibration: tokens of the calibrations that it is fitted on, by name.
-    plan_sizes: removed layers of each plan.
+    runs_by_size: how many runs each plan has at most, by its removed layers.
     """
-    plan_sizes = list(plan_sizes)
     n_fit_tokens = float(sum(tokens.stream for tokens in tokens_by_calibration.values()))
-    layers_left = sum(n_layers - size for size in plan_sizes)
+    layers_left = sum(n_layers - size for size in runs_by_size)
     # Each plan on the held-out samples, with the repair and without it.
     test_layer_tokens = HELD_OUT * tokens_by_calibration[own_calibration].packed * 2 * layers_left
     weighed_calibrations = options.automatic(own_calibration)
     if not weighed_calibrations:
-        n_passes = options.layer_passes(n_layers, plan_sizes, TRAINING_FACTOR, HELD_OUT)
+        runs = list(runs_by_size.values())
+        n_passes = options.layer_passes(n_layers, runs, TRAINING_FACTOR, HELD_OUT)
         return n_fit_tokens * n_passes + test_layer_tokens
 
     # Gram matrices, and the errors of each chosen weight.
-    fit_layer_tokens = n_fit_tokens * n_layers * (1 + min(len(plan_sizes), WEIGHTS))
+    fit_layer_tokens = n_fit_tokens * n_layers * (1 + min(len(runs_by_size), WEIGHTS))
     # All plans with every weight and with none, on held-out samples.
     n_weighed_tokens = sum(tokens_by_calibration[name].packed for name in weighed_calibrations)
     weighing_layer_tokens = HELD_OUT * n_weighed_tokens * (WEIGHTS + 1) * layers_left

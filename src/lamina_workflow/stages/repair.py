@@ -7,7 +7,7 @@ from lamina.engine import budgets
 from lamina.options.entry import Options
 from lamina.options.repairs import IN_LOOP, Repair
 from lamina_workflow.config.configuration import Configuration
-from lamina_workflow.cost.work import WEIGHTS, count_most_runs
+from lamina_workflow.cost.work import WEIGHTS
 from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family
 from lamina_workflow.study import requests
 
@@ -57,10 +57,10 @@ class FitPatch(OnModel):
         """As for any job, and for its fits and the maps that it holds until it ends.
 
         There are two maps for each run of removed layers and each weight that it tries, and a third
-        of what it writes.
+        of what it writes. Each removed layer may be a run of its own.
         """
         hidden_size = int(model["hidden_size"])
-        n_runs = count_most_runs(self.sizes)
+        n_runs = sum(max(1, size) for size in self.sizes)
         n_weights = 1 if self.weights else WEIGHTS
         map_bytes = (2 * n_weights + 1) * n_runs * hidden_size**2 * 4
         fitting_bytes = max(0, budgets.fit_bytes(hidden_size, n_runs) - budgets.HOST_BYTES)

@@ -53,15 +53,14 @@ class Ghost(Repair):
         return "lamina.repairs.refit" if self.refit else None
 
     def layer_passes(
-        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+        self, depth: int, runs: Sequence[int], training: int, held_out: float
     ) -> float:
         """How many layers each token of a fit goes through, see `Repair.layer_passes`."""
         if not self.refit:
-            return super().layer_passes(depth, sizes, training, held_out)
+            return super().layer_passes(depth, runs, training, held_out)
         # Each run takes two passes for the moments and one for the absolute errors. After the first
-        # run each of them also runs a model that is cut and patched. A plan has at most one run for
-        # each removed unit.
-        return float(depth * sum(3 + 6 * (n_runs - 1) for n_runs in sizes))
+        # run each of them also runs a model that is cut and patched.
+        return float(depth * sum(3 + 6 * (n_runs - 1) for n_runs in runs))
 
     @model_validator(mode="after")
     def _check_refit(self) -> Self:

@@ -49,15 +49,15 @@ class Streamline(Repair):
     batch: int = option("Samples of a step.", 16, ge=1)
 
     def layer_passes(
-        self, depth: int, sizes: Sequence[int], training: int, held_out: float
+        self, depth: int, runs: Sequence[int], training: int, held_out: float
     ) -> float:
         """How many layers each token of a fit goes through, see `Repair.layer_passes`."""
-        # The base model runs once. After that two layers run for each removed one: the trained
+        # The base model runs once. After that two layers run for each removed run: the trained
         # layer, and the layer that shows how it is called. Both run in every training step, and
         # for the errors on the held-out samples, at the end also on the others.
         training_passes = self.epochs * (training + 1) * (1 - held_out)
         error_passes = 2 * ((self.epochs + 1) * held_out + 1 - held_out)
-        return depth + sum(sizes) * (training_passes + error_passes)
+        return depth + sum(runs) * (training_passes + error_passes)
 
 
 MAX_PASS_TOKENS = 16384  # a training step of more tokens is taken in several passes

@@ -32,6 +32,9 @@ class Block(Selector):
     def largest_removal(self, n_layers: int) -> int:
         return min(self.longest_free_run(n_layers), n_layers - 1)
 
+    def most_runs(self, size: int) -> int:
+        return 1
+
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n.
