@@ -88,7 +88,15 @@ class Clone:
 
     def run(self, *arguments: str) -> int:
         """Run `snakemake --profile slurm` to its end; its exit status."""
-        return self.start_driver(*arguments).wait(timeout=SECONDS_OF_A_RUN)
+        return self.wait(self.start_driver(*arguments))
+
+    def wait(self, driver: subprocess.Popen[str]) -> int:
+        """The exit status of a driver, or what it waits for where it does not end."""
+        try:
+            return driver.wait(timeout=SECONDS_OF_A_RUN)
+        except subprocess.TimeoutExpired:
+            queue = subprocess.run(["squeue"], capture_output=True, text=True, check=False)
+            raise AssertionError(f"{queue.stdout}\n{self.read_logs()[-8000:]}") from None
 
     def read_logs(self) -> str:
         """The logs of drivers and of jobs."""

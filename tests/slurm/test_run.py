@@ -7,7 +7,7 @@ import pytest
 
 from lamina.store import parquet
 from tests.pipeline.project import Project
-from tests.slurm.cluster import GPU_STAGES, SECONDS_OF_A_RUN, Clone, make_clone
+from tests.slurm.cluster import GPU_STAGES, Clone, make_clone
 from tests.slurm.tables import differences
 
 STUDY = "tests/configs/cluster.yaml"
@@ -33,7 +33,7 @@ def cluster_run(
     clone = make_clone(tmp_path_factory.mktemp("cluster"), STUDY)
     driver = clone.start_driver()
     request.getfixturevalue("local_run")
-    assert driver.wait(timeout=SECONDS_OF_A_RUN) == 0, clone.read_logs()[-8000:]
+    assert clone.wait(driver) == 0, clone.read_logs()[-8000:]
     return clone
 
 
