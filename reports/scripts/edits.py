@@ -137,6 +137,13 @@ def find_best(means: np.ndarray, criterion: int) -> int:
     return int(np.lexsort((means[1], means[criterion].round(12)))[-1])
 
 
+def kind_of(edit: str) -> str:
+    """`plain` or `damped` for a block that runs twice, `exchanged` for two layers."""
+    if "<>" in edit:
+        return "exchanged"
+    return "damped" if "~" in edit else "plain"
+
+
 class Measured:
     """What was measured of a model on a task; gains are in share of right answers."""
 
@@ -153,12 +160,12 @@ class Measured:
 
     @property
     def kinds(self) -> list[str]:
-        """Which blocks there are: `plain`, `damped`."""
-        return [kind for kind in ("plain", "damped") if self.list_indices(kind)]
+        """Which edits there are: `plain` and `damped` blocks, `exchanged` layers."""
+        return [kind for kind in ("plain", "damped", "exchanged") if self.list_indices(kind)]
 
     def list_indices(self, kind: str) -> list[int]:
         """The candidates of a kind."""
-        return [i for i, edit in enumerate(self.edits) if ("~" in edit) == (kind == "damped")]
+        return [i for i, edit in enumerate(self.edits) if kind_of(edit) == kind]
 
     def survival_rows(self, kind: str) -> list[list[str]]:
         """The best of many by few questions, and what it is worth on the others."""
@@ -215,6 +222,8 @@ class Measured:
         for length in sorted(set(lengths)):
             for kind in self.kinds:
                 kept = [i for i in self.list_indices(kind) if lengths[i] == length]
+                if not kept:
+                    continue
                 gains = 100 * others[0, kept].mean(axis=1)
                 losses = -others[1, kept].mean(axis=1)
                 rows.append(
@@ -252,7 +261,8 @@ def write_tables() -> None:
     survival: list[list[str]] = []
     for entry in measured:
         for kind in entry.kinds:
-            survival += entry.survival_rows(kind)
+            if len(entry.list_indices(kind)) > 1:
+                survival += entry.survival_rows(kind)
     tables = {
         "survival": as_markdown(SURVIVAL, survival),
         "best": as_markdown(BEST, [row for entry in measured for row in entry.best_rows()]),

@@ -449,6 +449,30 @@ def test_sizes_of_selectors_with_different_costs_are_described_apart(
     assert " by mostly_attention: without" in "".join(lines)
 
 
+@pytest.mark.parametrize(("n_layers_room", "expected"), [(1.0, -1), (2.9, -2), (99.0, -N_LAYERS)])
+def test_a_size_above_the_model_has_room_for_as_many_layers(
+    root: Path, n_layers_room: float, expected: int
+) -> None:
+    """No block has more layers than there are."""
+    parameters = GEMMA.model + n_layers_room * GEMMA.layer
+    raw = configure_raw([{"parameters": f"{parameters / 1e3:.3f}K"}], selectors=["again"])
+    raw["selectors"]["again"] = {"metric": "perplexity", "strategy": "repeat"}
+    configuration = load_configuration(raw, root)
+
+    assert list_sizes(configuration) == [expected]
+    grown = (GEMMA.model - expected * GEMMA.layer) / 1e3
+    [line] = requests.describe_sizes(configuration)
+    assert f"with {-expected} layers more, at most {grown:.3g} of" in line
+
+
+def test_a_size_without_room_for_a_layer_more_is_refused(root: Path) -> None:
+    raw = configure_raw([{"latency": "101%"}], selectors=["again"])
+    raw["selectors"]["again"] = {"metric": "perplexity", "strategy": "repeat"}
+
+    with pytest.raises(LaminaError, match=r"no room for a layer more: with one, 'tiny' takes up"):
+        load_configuration(raw, root)
+
+
 @pytest.mark.parametrize(
     ("removed", "words"),
     [

@@ -115,6 +115,8 @@ class RemovalChecks:
     def reach_size(self, selector: str, size: Size, model_sizes: sizes.Sizes) -> ReachedSize:
         """The fewest units of a selector with which every plan leaves at most a size.
 
+        Of a selector that adds layers, the most with which every plan takes at most that.
+
         Raises LaminaError if the size is not below that of the base model, or out of reach.
         """
         selector_options = self.config.selectors[selector]
@@ -122,6 +124,18 @@ class RemovalChecks:
             size.what, size.context, selector_options.cost
         )
         size_limit = size.limit(whole_amount)
+        if selector_options.GROWS:
+            most_added = -selector_options.allowed_sizes(self.n_layers).start
+            largest_layers = sorted(saved_by_kind[selector_options.units], reverse=True)
+            grown_amounts = list(accumulate(largest_layers[:most_added], initial=whole_amount))
+            n_added = sum(amount <= size_limit for amount in grown_amounts) - 1
+            if n_added < 1:
+                raise LaminaError(
+                    f"{self.entry_key}: {size} has no room for a layer more: with one, "
+                    f"'{self.model}' takes up to {size.share(grown_amounts[1], whole_amount)}. "
+                    "Write a larger size."
+                )
+            return ReachedSize(-n_added, grown_amounts[n_added], whole_amount)
         if whole_amount <= size_limit:
             raise LaminaError(
                 f"{self.entry_key}: {size} leaves '{self.model}' as it is "

@@ -29,7 +29,10 @@ _LIMITED = {
 
 
 class Size(BaseModel):
-    """The most that may be left of one resource; the fewest units that reach it are removed."""
+    """The most that may be left of one resource; the fewest units that reach it are removed.
+
+    A selector that adds layers adds the most that stay within it.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -195,7 +198,8 @@ class Prune(Study):
         "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
         "weights and of that cache that it reads. What a repair adds is not counted. Layers that "
         "run again count against those that are removed: `0` is as many layers, otherwise used, "
-        "and `-2` two more. Only strategies that move layers take these.",
+        "and `-2` two more. Only strategies that move layers take these; `repeat` takes as many more "
+        "as a size such as `{latency: 120%}` has room for.",
         min_length=1,
     )
     repairs: Names = option(

@@ -51,11 +51,13 @@ def describe_sizes(config: Configuration) -> list[str]:
 
 
 def _outcome(size: Size, units: str, reached_size: ReachedSize, n_layers: int) -> str:
-    """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 % are left.`"""
+    """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 % are left.`, or what more layers take."""
     words_by_units = {"layer": "layers", "both": "layers in sub-layers"}
     unit_words = words_by_units.get(units, f"{units} sub-layers")
     left_share = size.share(reached_size.left, reached_size.whole)
     estimate = " by an estimate from shapes" if size.what == "latency" else ""
+    if reached_size.n_removed < 0:
+        return f"with {-reached_size.n_removed} {unit_words} more, at most {left_share}{estimate}."
     return (
         f"without {reached_size.n_removed} of {n_layers} {unit_words}, at most "
         f"{left_share}{estimate}."
