@@ -21,7 +21,6 @@ METRIC_NAMES: AllowedNames = {
     # Columns in the rows that passes write, and their descriptions.
     "lamina/engine/": COLUMNS,
     "lamina/tables/": COLUMNS,
-    "lamina/selection/residuals.py": {"residual"},
     # Examples where the key `metric` is missing.
     "lamina/options/selectors.py": {"accuracy", "cosine"},
     "lamina/selection/strategies/evolutionary.py": {"accuracy", "output_kl"},
@@ -52,8 +51,6 @@ METRIC_NAMES: AllowedNames = {
     # Weights and generators.
     "lamina/healing/": {"random"},
     "lamina/selection/strategies/random.py": {"random"},
-    # An argument of layers that add the stream themselves.
-    "lamina/models/": {"residual"},
 }
 STRATEGY_NAMES: AllowedNames = {
     # The default of the key `strategy`.

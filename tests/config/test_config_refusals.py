@@ -590,10 +590,6 @@ SELECTOR_MISMATCHES = [
         ["repair: 'ghost'", "metric 'taylor'", "not measured with a repair in place"],
     ),
     (
-        "metric: residual, units: mlp",
-        ["units: 'mlp'", "'residual'", "runs of whole layers"],
-    ),
-    (
         "metric: accuracy, repair: gost",
         ["repair: 'gost' is not defined", "Did you mean 'ghost'?"],
     ),

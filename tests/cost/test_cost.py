@@ -112,7 +112,6 @@ TEN_TOKENS = Tokens(1, 10, 25, 8)  # 10 packed, 25 row by row, 8 as sequences
         ("removal", "layer", 0, (10 * (3 + 2 + 1), 25 * (3 + 3 * 2))),
         ("stream", "layer", 0, (30, 24)),
         ("weights", "layer", 0, (0, 0)),
-        ("fit", "layer", 1, (48, 48)),
         # A removed MLP is half a layer naively. The engine runs the whole layer and takes it away.
         ("removal", "mlp", 0, (10 * (3 + 3 + 2 + 1), 25 * (3 + 3 * 2.5))),
     ],

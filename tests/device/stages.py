@@ -37,7 +37,7 @@ from lamina.options import healings, repairs, selectors
 from lamina.options.benchmarks import Efficiency, Generate
 from lamina.repairs import check, operators, patch, protocol, refit, weighing
 from lamina.repairs.protocol import Fitted, Source
-from lamina.selection import looped, residuals
+from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import GrowingRepairs
 from lamina.selection.trials import Trials, run_search
@@ -103,12 +103,6 @@ def sweep_weights(world: World) -> Any:
 def sweep_gradient(world: World) -> Any:
     units = ["0", "2", "3"]
     return weights.sweep_rows(world.model(), world.samples, units, ["1"], "gradient", world.tokens)
-
-
-@stage()
-def sweep_fit(world: World) -> Any:
-    units = ["0", "2"]
-    return residuals.sweep_rows(world.model(), world.samples, units, ["1"], "fit", world.tokens)
 
 
 @stage()

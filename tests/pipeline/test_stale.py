@@ -135,7 +135,7 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
         "src/lamina/errors.py",
         "src/lamina/paths.py",
         "src/lamina/variant.py",
-        "src/lamina/selection/residuals.py",
+        "src/lamina/evaluation/written_removals.py",
         "src/lamina/selection/strategies/deepest.py",
         "src/lamina_workflow/checks/load.py",
     ],

@@ -52,7 +52,6 @@ def raw() -> RawConfig:
     raw["selectors"] |= {
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "taylor": {"metric": "taylor"},
-        "residual": {"metric": "residual"},
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
         "evolved": {
@@ -133,7 +132,6 @@ def test_a_sweep_without_a_repair_has_no_loop(configuration: Configuration, sele
         ("accuracy", ()),
         ("looped", ("lamina.selection.looped", GHOST_MODULE)),
         ("taylor", ("lamina.engine.weights",)),
-        ("residual", ("lamina.selection.residuals", GHOST_MODULE)),
     ],
 )
 def test_a_sweep_loads_its_pass_and_the_repair_in_its_loop(

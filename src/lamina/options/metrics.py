@@ -26,7 +26,6 @@ class MetricEntry:
     help: str
     adds: bool = True
     runs: bool = False
-    sublayers: bool = True
     remedy: str = ""
 
     @property
@@ -54,7 +53,6 @@ class MetricEntry:
 MODULES = {
     "gradient": "lamina.engine.weights",
     "weights": "lamina.engine.weights",
-    "fit": "lamina.selection.residuals",
     "generate": "lamina.evaluation.written_removals",
 }
 

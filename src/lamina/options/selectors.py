@@ -4,7 +4,7 @@ The options of one strategy stand in its module under `lamina.selection.strategi
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from itertools import groupby
@@ -104,21 +104,6 @@ def share_of_layers(share: str, n_layers: int) -> int:
     return max(1, int(n_layers * Fraction(share.rstrip("%")) / 100))
 
 
-def check_sublayers(units: Units, metrics: Iterable[str]) -> None:
-    """Refuse sub-layers for a metric that has no value for them, by the error of key `units`."""
-    if units == "layer":
-        return
-    for name in metrics:
-        if METRICS[name].sublayers:
-            continue
-        raise invalid(
-            f"'{units}' does not go with metric '{name}', which fits maps over runs of whole "
-            "layers. Write units: layer, or metric: "
-            f"{metrics_where(lambda metric: metric.sublayers)}.",
-            "units",
-        )
-
-
 def check_whole_layers(units: Units, strategy: str, purpose: str) -> None:
     """Refuse sub-layers, by the error of key `units`.
 
@@ -215,7 +200,6 @@ class Selector(Choice):
         """Refuse options that exclude each other."""
         self._check_cost()
         if self.metric:
-            check_sublayers(self.units, [self.metric])
             self._check_metric(METRICS[self.metric])
         self._check_run_units()
         return self

@@ -30,8 +30,9 @@ class Metric:
     name: ClassVar[str]
 
     pass_: ClassVar[str]
-    """The cheapest pass that measures it: `removal`, `stream`, `gradient`,
-    `weights`, `fit` or `generate`."""
+    """The cheapest pass that measures it: `removal`, `stream`, `gradient`, `weights` or
+    `generate`.
+    """
 
     columns: ClassVar[tuple[str, ...]]
     """Columns of table `sweeps` that it reads; the first one has a value wherever the metric was
@@ -45,9 +46,6 @@ class Metric:
 
     runs: ClassVar[bool] = False
     """Whether a whole run of layers has a value, which strategy `block` needs."""
-
-    sublayers: ClassVar[bool] = True
-    """Whether a sub-layer has a value."""
 
     remedy: ClassVar[str] = ""
     """What to write in the configuration where it is undefined; `{calibration}` is the

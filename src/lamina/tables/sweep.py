@@ -95,13 +95,6 @@ SWEEPS = Table(
             "Angle between the stream before and after the unit at the last of those tokens, "
             "divided by pi, 0 to 1; null for unit none.",
         ),
-        "residual": Column(
-            "double",
-            "Runs of layers go with the unit: the sum over them of the sample's part in the share "
-            "of the stream's variance at their ends that the best linear map of the stream at "
-            "their starts leaves unexplained, fitted without the sample, times the number of "
-            "samples. The mean over samples is the sum of the shares.",
-        ),
         "taylor": Column(
             "double",
             "The sample's share of the sum over the unit's weights w of abs(w * gradient), the "

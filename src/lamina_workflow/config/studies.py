@@ -11,7 +11,7 @@ from lamina.models.sizes import DEFAULT_CONTEXT
 from lamina.options.entry import Choice, Name, Spelt, option
 from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
-from lamina.options.selectors import Units, check_share, check_sublayers, units_option
+from lamina.options.selectors import Units, check_share, units_option
 
 # What the number of a size may end with, apart from %, by what the size limits.
 _SCALES: Mapping[str, Mapping[str, float]] = {
@@ -177,7 +177,6 @@ class Maps(Study):
                 "[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.",
                 "metrics",
             )
-        check_sublayers(self.units, self.metrics)
         return self
 
 

@@ -161,10 +161,6 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
     if pass_ == "gradient":
         training_tokens = TRAINING_FACTOR * tokens.stream * n_remaining
         return WorkCount(2.0 * training_tokens, 1.0 * training_tokens)
-    if pass_ == "fit":
-        # The unpruned model, once for the Gram matrices and once for the errors.
-        pass_tokens = 2.0 * tokens.stream * n_layers
-        return WorkCount(pass_tokens, pass_tokens)
 
     is_removing = pass_ == "removal"
     current_model = draw_plan(n_layers, removed, kind)

@@ -64,8 +64,6 @@ class SweepUnits(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        if self.pass_ == "fit":
-            return (MODULES[self.pass_], "lamina.repairs.methods.ghost")
         if self.pass_ in MODULES:
             return (MODULES[self.pass_],)
         return tuple(changes.modules_of(self.loop))

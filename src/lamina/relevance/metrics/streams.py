@@ -24,16 +24,3 @@ class Angular(Metric):
     columns = ("angular_last",)
     help = "how much it turns the stream at the last token"
     runs = True
-
-
-class Residual(Metric):
-    """The share of the stream that no linear patch could restore if a unit were removed.
-
-    The sum over the runs of removed layers of ‖Y - Ŷ‖² / ‖Y - mean‖² at their ends, cross-fitted.
-    """
-
-    name = "residual"
-    pass_ = "fit"
-    columns = ("residual",)
-    help = "what no linear patch gives back of the stream"
-    sublayers = False
