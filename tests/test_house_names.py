@@ -23,7 +23,6 @@ METRIC_NAMES: AllowedNames = {
     "lamina/tables/": COLUMNS,
     # Examples where the key `metric` is missing.
     "lamina/options/selectors.py": {"accuracy", "cosine"},
-    "lamina/selection/strategies/evolutionary.py": {"accuracy", "output_kl"},
     # Its members, and what decides between them, where the keys are missing.
     "lamina/selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
     # It takes no others.

@@ -84,7 +84,6 @@ def test_also_a_map_and_a_further_calibration_need_written_answers(root: Path) -
     ("selector", "words"),
     [
         ({"strategy": "block"}, "'exact_match' has no value for a run of layers"),
-        ({"strategy": "evolutionary"}, "by written answers and not by a loss per sample"),
         ({"strategy": "pairwise"}, "by written answers and not by a loss per sample"),
         ({"strategy": "portfolio"}, "by written answers and not by a loss per sample"),
         (

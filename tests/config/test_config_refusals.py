@@ -113,7 +113,7 @@ OUT_OF_BOUNDS = [
     Refused(
         "selectors.accuracy.strategy",
         "greedy",
-        ["'greedy'", "deepest, evolutionary, given, iterative"],
+        ["'greedy'", "deepest, given, iterative"],
     ),
     Refused("selectors.accuracy.units", "head", ["'head'", "layer, attention, mlp"]),
     Refused("selectors.accuracy.protect", ["first"], ["'first'", "a whole number"], below="[0]"),
@@ -566,14 +566,14 @@ SELECTOR_MISMATCHES = [
         "metric: cosine, strategy: one_shot, seed: 3",
         [
             "seed: 3 does not go with strategy 'one_shot'",
-            "evolutionary, iterative, pairwise",
+            "iterative, pairwise, portfolio",
         ],
     ),
     (
         "strategy: deepest, seed: 3",
         [
             "seed: 3 does not go with strategy 'deepest'",
-            "evolutionary, iterative, pairwise, portfolio, random, rearrange or repeat",
+            "iterative, pairwise, portfolio, random, rearrange or repeat",
         ],
     ),
     (
@@ -612,31 +612,24 @@ SELECTOR_MISMATCHES = [
     ),
     (
         "strategy: deepest, repair: ghost",
-        ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],
+        ["repair: 'ghost'", "'deepest'", "only with iterative or one_shot"],
     ),
     (
-        "metric: cosine, strategy: evolutionary",
+        "metric: cosine, strategy: pairwise",
         [
             "metric: 'cosine'",
-            "which is what strategy 'evolutionary' compares",
+            "which is what strategy 'pairwise' compares",
             "accuracy, ",
         ],
     ),
-    ("strategy: evolutionary", ["metric: is missing", "accuracy or output_kl"]),
+    ("strategy: pairwise", ["metric: is missing", "perplexity or output_kl"]),
+    ("strategy: portfolio, sets: [2, 1]", ["sets[0]: 2 is not allowed"]),
     (
-        "metric: accuracy, strategy: evolutionary, stages: [[2, 10], [2, 20]]",
-        ["stages: [[2, 10], [2, 20]] keeps 2, 2", "the last one 1"],
+        "metric: accuracy, reach: 3",
+        ["reach: 3", "'iterative'", "only with rearrange"],
     ),
     (
-        "metric: accuracy, strategy: evolutionary, stages: [2, 1]",
-        ["stages[0]: 2 is not allowed"],
-    ),
-    (
-        "metric: accuracy, offspring: 3",
-        ["offspring: 3", "'iterative'", "only with evolutionary"],
-    ),
-    (
-        "metric: accuracy, strategy: evolutionary, held_back: 1",
+        "metric: accuracy, strategy: pairwise, held_back: 1",
         ["held_back: 1 is not allowed", "below 1"],
     ),
 ]

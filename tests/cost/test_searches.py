@@ -9,7 +9,7 @@ from lamina.data import calibrations
 from lamina.data.calibrations import CalibrationSamples
 from lamina.engine import sweep
 from lamina.models import workload
-from lamina.models.units import all_units
+from lamina.models.units import all_units, parse_unit
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector
 from lamina.selection import judging
@@ -23,23 +23,19 @@ from tests.given import tiny
 
 
 @pytest.mark.parametrize(
-    ("options", "protected_layers"),
+    ("options", "sizes"),
     [
-        ({"offspring": 5, "generations": 3, "units": "layer"}, []),
-        ({"offspring": 32, "generations": 6, "units": "mlp", "protect": [0]}, [0]),
+        ({"strategy": "pairwise"}, [2, 4]),
+        ({"strategy": "pairwise", "units": "mlp", "protect": [0]}, [2, 4]),
+        ({"strategy": "rearrange", "moves": 0}, [2, 4]),
+        ({"strategy": "repeat", "protect": [0]}, [-1, -3]),
     ],
 )
-def test_an_evolutionary_search_costs_about_what_its_rounds_do(
-    options: dict[str, Any], protected_layers: list[int]
-) -> None:
-    """On all samples and on some."""
-    stages = [[2, 60], [1, 200]]
-    selector = Selector.from_options(
-        {"metric": "perplexity", "strategy": "evolutionary", "stages": stages, **options}
-    )
-    removable_units = all_units(8, selector.units)
-    for layer_index in protected_layers:
-        removable_units.remove(f"{layer_index}.{selector.units}")
+def test_a_search_costs_about_what_its_rounds_do(options: dict[str, Any], sizes: list[int]) -> None:
+    selector = Selector.from_options({"metric": "perplexity", **options})
+    removable_units = [
+        unit for unit in all_units(8, selector.units) if parse_unit(unit)[0] not in selector.protect
+    ]
     samples = tiny.samples(tiny.tokens(40, 12).tolist(), context=6)
     n_held_back = round(40 * selector.held_back)
     held_back = np.arange(n_held_back)
@@ -50,11 +46,11 @@ def test_an_evolutionary_search_costs_about_what_its_rounds_do(
     ) as session:
         evaluator = Evaluator(session, loss_of("perplexity", "acc"))
         trials = Trials(evaluator, 40, count_layer_tokens=lambda: session.layer_tokens)
-        run_search(trials, removable_units, [2, 4], selector, searched, held_back, np.full(40, 12))
+        run_search(trials, removable_units, sizes, selector, searched, held_back)
 
     tokens = estimate.count_tokens(samples)
     model = SearchedModel(8, 32, 100_000)
-    predicted = searches.search_work("own", {"own": tokens}, model, [2, 4], selector, {})
+    predicted = searches.search_work("own", {"own": tokens}, model, sizes, selector, {})
     assert predicted.layer_tokens == pytest.approx(session.layer_tokens, rel=0.15)
     assert predicted.naive_layer_tokens > predicted.layer_tokens
     assert predicted.patch_flops == 0

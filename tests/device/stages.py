@@ -4,9 +4,9 @@ A stage loads its model as a job does, so that it is on the device that `lamina.
 """
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
@@ -37,10 +37,9 @@ from lamina.options import healings, repairs, selectors
 from lamina.options.benchmarks import Efficiency, Generate
 from lamina.repairs import check, operators, patch, protocol, refit, weighing
 from lamina.repairs.protocol import Fitted, Source
-from lamina.selection import looped
-from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.looped import GrowingRepairs
-from lamina.selection.trials import Trials, run_search
+from lamina.selection import judging, looped
+from lamina.selection.options import Loop
+from lamina.selection.sets import SearchRequest
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
 
@@ -133,29 +132,25 @@ def sweep_donors(world: World) -> Any:
 
 @stage()
 def search_plans(world: World) -> Any:
-    """An evolutionary search with a repair that is fitted as the search goes."""
-    model = world.model()
-    n_samples = len(world.samples)
-    seen = np.arange(7)
-    held_out = np.arange(7, n_samples)
+    """A portfolio with a repair that is fitted as its sets compete."""
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
-    source = Source([world.samples[index].sequence() for index in seen])
-
-    def fit_patches(candidates: Any) -> Any:
-        return looped.fit_loop_patches(model, [source], candidates, ghost, 0)
-
     selector = selectors.Selector.from_options(
-        {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
+        {"strategy": "portfolio", "members": ["perplexity", "block"], "repairs": ["ghost"]}
     )
-    with sweep.open_session(model, world.samples, world.tokens, False) as session:
-        growing = GrowingRepairs(fit_patches, seen, n_samples, DEPTH)
-        looped_session = looped.Looped(session, growing.repairs)
-        evaluator = Evaluator(looped_session, loss_of("perplexity", "acc"))
-        trials = Trials(evaluator, n_samples, prepare=growing.fit)
-        lengths = np.array([len(sample.sequence()) for sample in world.samples])
-        result = run_search(trials, UNITS, [1, 2], selector, seen, held_out, lengths)
-    removed_by_size = {size: sorted(winner.edits) for size, winner in result.sets.items()}
-    return [removed_by_size, result.losses, list(result.rows)]
+    request = SearchRequest(
+        world.model(),
+        {"words": world.calibration},
+        selector,
+        [1, 2],
+        {"model": "tiny", "calibration": "words", "selector": "chosen"},
+        "acc",
+        world.tokens,
+        loops={"ghost": Loop(repair=ghost, weights=[("words", 1.0)], protect=[], seed=0)},
+    )
+    plans, rows = judging.search_plans(request)
+    for row in rows:
+        del row["layer_tokens"]  # a GPU pads lines to aligned lengths
+    return [[asdict(plan) for plan in plans], rows]
 
 
 REPAIRS: dict[str, dict[str, Any]] = {

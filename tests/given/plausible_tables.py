@@ -565,15 +565,15 @@ class PlausibleStudy:
                 self.rows["dissociations"].append(dissociation)
 
     def add_search(self, model: str, calibration: str) -> None:
-        """The last evaluations of an evolutionary search, one winner a size."""
+        """The last evaluations of a search over sets, one winner a size."""
         evaluation = 0
         for size in self.sizes:
             heldout_loss = 0.1 * size + self.rng.normal(0, 0.01)
             winner = {
                 "model": model,
                 "calibration": calibration,
-                "selector": "evolved",
-                "strategy": "evolutionary",
+                "selector": "pairs",
+                "strategy": "pairwise",
                 "removed": size,
                 "units": [str(unit) for unit in range(size)],
                 "step": size,

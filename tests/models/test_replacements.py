@@ -244,7 +244,7 @@ class AdditiveLosses:
 def search() -> Search:
     """A search on eight samples."""
     trials_of_sets = Trials(AdditiveLosses(), 8)
-    return Search(SEARCH_OPTIONS.strategy, trials_of_sets, np.arange(8), np.full(8, 5000))
+    return Search(SEARCH_OPTIONS.strategy, trials_of_sets, np.arange(8))
 
 
 @pytest.fixture(scope="module")

@@ -69,22 +69,31 @@ def test_a_search_reports_what_it_cost_and_what_it_ended_with(searched: Project)
         "SELECT selector, strategy, removed, n_search, n_held_back, evaluations FROM search_results"
     ).fetchall()
 
-    expected_searches = {("bare", "none", 0), ("evolved", "none", 0), ("judged", "none", 0)}
+    expected_searches = {("pairs", "none", 0), ("greedy", "none", 0), ("judged", "none", 0)}
     for size in SIZES:
-        expected_searches.add(("bare", "evolutionary", size))
-        expected_searches.add(("evolved", "evolutionary", size))
+        expected_searches.add(("pairs", "pairwise", size))
+        expected_searches.add(("greedy", "rearrange", size))
         expected_searches.add(("judged", "portfolio", size))
     assert {result[:3] for result in results} == expected_searches
-    for selector, _, _, n_search, n_held_out, n_evaluations in results:
+    n_sets_measured: dict[tuple[str, int], float] = {}
+    for selector, _, size, n_search, n_held_out, n_evaluations in results:
         if selector != "judged":
             assert n_search == 60
             assert n_held_out == 20
-            # Three generations of at most twelve children, on at most all samples.
-            assert 60 <= n_evaluations <= 60 * 12
+            n_sets_measured[selector, size] = n_evaluations / 60
+    # The base model, ten layers alone, and those that are left after two.
+    assert n_sets_measured == {
+        ("pairs", 0): 0,  # among what the search measured
+        ("pairs", 1): 10,
+        ("pairs", 3): 1,
+        ("greedy", 0): 1,
+        ("greedy", 1): 10,
+        ("greedy", 3): 8,
+    }
 
 
 def test_another_size_is_searched_with_the_others_and_keeps_their_plans(searched: Project) -> None:
-    plans = "results/plans/reference/addition/bare"
+    plans = "results/plans/reference/addition/pairs"
 
     def read_plan(size: int) -> dict:
         return json.loads((searched.folder / plans / f"removed={size}.json").read_text())

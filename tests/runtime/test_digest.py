@@ -318,7 +318,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 ESTIMATE = ("estimate_cost",)
 COST_FIGURE = ("plot_figure", "lamina_workflow.report.figures.cost_of_metrics")
-SEARCH = ("search_plans", "lamina.selection.strategies.evolutionary")
+SEARCH = ("search_plans", "lamina.selection.strategies.pairwise")
 SWEEP = ("sweep_units",)
 FIT = ("fit_patch", "lamina.repairs.methods.ghost")
 
@@ -337,8 +337,8 @@ FIT = ("fit_patch", "lamina.repairs.methods.ghost")
         ("lamina_workflow/cost/work.py", COST_FIGURE, True),
         ("lamina_workflow/cost/estimate.py", COST_FIGURE, False),
         ("lamina/models/surgery.py", COST_FIGURE, False),
-        # How long an evolution goes on.
-        ("lamina/selection/strategies/evolutionary.py", SEARCH, True),
+        # Which sets a search tries.
+        ("lamina/selection/strategies/pairwise.py", SEARCH, True),
         # What only describes or refuses jobs is no part of what they compute.
         ("lamina_workflow/stages/sweep.py", SWEEP, False),
         ("lamina_workflow/checks/load.py", SWEEP, False),

@@ -54,9 +54,9 @@ class ToyLosses:
 
 
 def toy_search(toy: Any, log: Path | None = None) -> Search:
-    """A search that may ask for the toy's losses on all samples, of 10 tokens each."""
+    """A search that may ask for the toy's losses on all samples."""
     trials = Trials(toy, N_SAMPLES, log)
-    return Search("x", trials, np.arange(N_SAMPLES), np.full(N_SAMPLES, 10))
+    return Search("x", trials, np.arange(N_SAMPLES))
 
 
 def ghost_options(**options: Any) -> Any:

@@ -27,7 +27,6 @@ from lamina.repairs import protocol
 from lamina.repairs.methods import ghost
 from lamina.repairs.protocol import Fitted
 from lamina.selection import looped
-from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, random_samples, token_sequences
@@ -250,14 +249,15 @@ def test_losses_asked_for_in_any_order_are_those_of_one_sweep(
     repairs = fit_repairs(model, samples, removed_units)
 
     with sweep.open_session(model, samples, outputs=False) as session:
-        evaluator = Evaluator(Looped(session, repairs), loss_of("perplexity", "acc"))
+        looped_session = Looped(session, repairs)
         shuffled_indices = np.random.default_rng(0).permutation(24)
         for sample_indices in np.split(shuffled_indices, 4):
-            evaluator.measure_losses(list(candidates.values()), sample_indices)
-        losses = evaluator.measure_losses(list(candidates.values()), range(24))
+            looped_session.measure(sample_indices.tolist(), candidates)
 
+    losses: list[list[float]] = []
     expected_losses: list[list[float]] = []
     for unit in candidates:
+        losses.append([session.scores.sample(unit, index)["nll"] for index in range(24)])
         expected_losses.append([scores.sample(unit, index)["nll"] for index in range(24)])
     np.testing.assert_allclose(losses, expected_losses, atol=1e-3)
 

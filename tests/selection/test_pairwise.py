@@ -100,7 +100,7 @@ def test_effects_are_those_of_models_really_cut() -> None:
 
     with sweep.open_session(model, samples, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), len(samples))
-        search = Search("x", trials, np.arange(6), np.ones(6))
+        search = Search("x", trials, np.arange(6))
         winners = pairwise.find(search, units, [2, 3], OPTIONS)
 
     searched_losses = {frozenset(row["units"]): row["loss"] for row in search.rows}

@@ -4,6 +4,7 @@ It is compared with sets tried one by one and with models that were really cut a
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.options.selectors import Selector
+from lamina.repairs.patch_store import FiledPatch, PatchStore
 from lamina.selection import judging, proposing, tournament
 from lamina.selection.options import Loop
 from lamina.selection.plans import UnitPrices
@@ -279,8 +281,15 @@ def mean_text_loss(model: Any, samples: Sequence[Sample]) -> float:
     return float((naive_gold_losses(model, samples) / n_tokens).mean())
 
 
-def test_whole_sets_are_measured_as_models_really_cut_and_repaired() -> None:
-    """Every finalist, bare and with its patches; text counts per token and with its weight."""
+@pytest.mark.parametrize("max_bytes", [0, 1 << 30])
+def test_whole_sets_are_measured_as_models_really_cut_and_repaired(
+    max_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every finalist, bare and with its patches; text counts per token and with its weight.
+
+    Without memory for them, all patches wait in a file.
+    """
+    monkeypatch.setattr(judging, "PatchStore", partial(PatchStore, max_bytes=max_bytes))
     model = tiny.model(depth=5)
     calibrations = {"c": random_calibration(24), "text": random_calibration(10, 7)}
     options = portfolio_options(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
@@ -308,6 +317,8 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired() -> None:
     for row in finalists:
         units = frozenset(row["units"])
         patches = repaired_sets([units])[units][row["repair"]].patches
+        for patch in patches.values():
+            assert isinstance(patch, FiledPatch) == (max_bytes == 0)
         variant = materialise(model, {"units": row["units"]}, patches or None)
         assert row["loss"] == pytest.approx(expected_loss(variant), abs=2e-3)
 
@@ -481,8 +492,7 @@ def test_a_portfolio_reruns_if_the_code_of_a_member_changes() -> None:
 @pytest.mark.parametrize("depth", [6, 9])
 def test_the_rounds_of_a_portfolio_are_a_sweep_and_a_tournament(depth: int) -> None:
     units = all_units(depth, "layer")
-    n_tokens = count_tokens(random_calibration().samples).stream
-    space = SearchSpace(units, [2], UnitPrices(), n_tokens)
+    space = SearchSpace(units, [2], UnitPrices())
 
     rounds = list(portfolio.foresee_rounds(space, portfolio_options()))
 

@@ -50,10 +50,9 @@ def test_exchanged_layers_are_put_right_and_a_duplicate_is_removed() -> None:
     original = tiny.model("llama")
     samples = texts_written_by(original)
     planted = hold_path(original, [0, 3, 2, 1, 4, 4])
-    lengths = np.full(N_TEXTS, LENGTH)
     with sweep.open_session(planted, samples, 4000, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
-        search = Search("rearrange", trials, np.arange(N_TEXTS), lengths)
+        search = Search("rearrange", trials, np.arange(N_TEXTS))
         found = rearrange.find(search, [str(layer) for layer in range(6)], [1], options())
 
     assert found[1].edits in ({"1<>3", "4"}, {"1<>3", "5"})
@@ -138,7 +137,7 @@ def test_the_forecast_measures_no_fewer_sets_than_the_search() -> None:
     search = toy_search(DepthLosses())
     rearrange.find(search, UNITS, [1, 3], options())
     measured = {frozenset(row["units"]) for row in search.rows}
-    space = SearchSpace(UNITS, [1, 3], UnitPrices(), 100.0)
+    space = SearchSpace(UNITS, [1, 3], UnitPrices())
     rounds = list(rearrange.foresee_rounds(space, options()))
     foreseen = sum(len(a_round.candidates) for a_round in rounds)
     assert 0.7 * len(measured) <= foreseen <= 2 * len(measured)

@@ -15,7 +15,7 @@ from lamina.selection.trials import Search, Trials, run_search
 from tests.given import tiny
 from tests.given.edited_models import hold_path
 from tests.selection.examples import N_SAMPLES, UNITS, toy_search
-from tests.selection.test_rearrange import LENGTH, N_TEXTS, texts_written_by
+from tests.selection.test_rearrange import N_TEXTS, texts_written_by
 
 
 def options(**settings: object) -> repeat.Repeat:
@@ -48,10 +48,9 @@ class RepeatedLosses:
 def test_a_block_that_a_model_lacks_is_found() -> None:
     shallow = tiny.model("llama")
     samples = texts_written_by(hold_path(shallow, [0, 1, 2, 3, 2, 3, 4]))
-    lengths = np.full(N_TEXTS, LENGTH)
     with sweep.open_session(shallow, samples, 4000, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
-        search = Search("repeat", trials, np.arange(N_TEXTS), lengths)
+        search = Search("repeat", trials, np.arange(N_TEXTS))
         found = repeat.find(search, [str(layer) for layer in range(5)], [-1, -2], options())
 
     assert found[-2].edits == {"2-3x2"}
@@ -80,7 +79,7 @@ def test_gains_are_measured_against_the_base_model_sample_by_sample() -> None:
     chosen = np.arange(30)
     others = np.arange(30, N_SAMPLES)
     trials = Trials(losses, N_SAMPLES)
-    result = run_search(trials, UNITS, [-1], options(), chosen, others, np.full(N_SAMPLES, LENGTH))
+    result = run_search(trials, UNITS, [-1], options(), chosen, others)
     for samples, stage in ((chosen, "1"), (others, "held back")):
         [row] = [row for row in result.rows if row["units"] == ["4x2"] and row["stage"] == stage]
         gains = losses.noise_by_edit["4x2"][samples] - 0.5
@@ -91,7 +90,7 @@ def test_gains_are_measured_against_the_base_model_sample_by_sample() -> None:
 def test_the_forecast_measures_what_the_search_measures() -> None:
     search = toy_search(RepeatedLosses({}))
     repeat.find(search, UNITS, [-1, -3], options(damped=True))
-    space = SearchSpace(UNITS, [-1, -3], UnitPrices(), 100.0)
+    space = SearchSpace(UNITS, [-1, -3], UnitPrices())
     rounds = repeat.foresee_rounds(space, options(damped=True))
     assert sum(len(a_round.candidates) for a_round in rounds) == len(search.rows)
 

@@ -22,7 +22,7 @@ from lamina.options.selectors import Selector
 from lamina.selection import choosing, judging, proposing, tournament
 from lamina.selection.plans import Plan, StepEvidence, UnitPrices
 from lamina.selection.sets import SearchRequest
-from lamina.selection.strategies import evolutionary, pairwise, portfolio
+from lamina.selection.strategies import pairwise, portfolio
 from lamina.selection.trials import Search, Trials, split_samples
 from lamina_workflow.cost import searches
 from lamina_workflow.cost.work import Tokens
@@ -147,35 +147,12 @@ def test_random_sublayers_differ_by_seed_and_any_may_be_drawn() -> None:
     assert drawn_units == {unit for unit in SUBLAYERS if unit[0] != "1"}
 
 
-def test_evolution_finds_the_best_of_all_sets_of_a_price_and_tries_no_others() -> None:
-    """In eleven of twelve tries."""
-    options = Selector.from_options(
-        {"strategy": "evolutionary", "metric": "perplexity", "units": "both"}
-    )
-    n_best_found = 0
-    for seed in range(6):
-        generator = np.random.default_rng(seed)
-        single_effects = generator.uniform(0.2, 1, 10)
-        pair_effects = np.triu(generator.uniform(-0.1, 0.3, (10, 10)), 1)
-        toy = SublayerLosses(single_effects, pair_effects)
-        search = Search("x", Trials(toy, 10, prices=PRICES), np.arange(10), np.full(10, 50))
-
-        winners = evolutionary.find(search, SUBLAYERS, [1, 2], options)
-
-        for size, winner in winners.items():
-            assert_minimal(sorted(winner.edits), size)
-            sets_of_size = [units for units in ALL_SETS if is_minimal(units, size)]
-            least_loss = min(toy.loss(units) for units in sets_of_size)
-            n_best_found += toy.loss(winner.edits) == pytest.approx(least_loss)
-        for row in search.rows:
-            assert_minimal(row["units"], row["removed"])
-    assert n_best_found >= 11
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_pairwise_takes_the_least_sum_of_a_price(size: int) -> None:
     """With negative effects, larger sets would lose less, but do not have the price."""
-    prices = np.array([price_of([unit]) for unit in SUBLAYERS])
+    options = Selector.from_options(
+        {"strategy": "pairwise", "metric": "perplexity", "units": "both"}
+    )
     sets_of_price = [
         units for units in ALL_SETS if size - 1e-6 < price_of(units) < size + ATTENTION_SHARE - 1e-6
     ]
@@ -184,10 +161,11 @@ def test_pairwise_takes_the_least_sum_of_a_price(size: int) -> None:
         single_effects = generator.normal(0, 1, 10)
         pair_effects = np.triu(generator.normal(0, 0.5, (10, 10)), 1)
         toy = SublayerLosses(single_effects, pair_effects)
+        search = Search("x", Trials(toy, 10, prices=PRICES), np.arange(10))
 
-        indices = pairwise.minimise(single_effects, pair_effects + pair_effects.T, size, prices)
+        found = pairwise.find(search, SUBLAYERS, [size], options)
 
-        units = [SUBLAYERS[index] for index in indices]
+        units = sorted(found[size].edits)
         assert_minimal(units, size)
         least_loss = min(toy.loss(units) for units in sets_of_price)
         assert toy.loss(units) == pytest.approx(least_loss)
@@ -221,7 +199,6 @@ def manifest_of(model: PreTrainedModel) -> dict[str, dict[str, float]]:
 
 
 SEARCHES: dict[str, dict[str, Any]] = {
-    "evolutionary": {"offspring": 4, "generations": 2},
     "pairwise": {},
     "portfolio": {"protect": [0], "cost": "latency"},
 }
@@ -377,4 +354,4 @@ def test_a_forecast_of_a_search_counts_sublayers() -> None:
     portfolio_of_sublayers = count_search_work("portfolio", "both")
 
     assert portfolio_of_layers < portfolio_of_sublayers < 5 * portfolio_of_layers
-    assert count_search_work("evolutionary", "layer") < count_search_work("evolutionary", "both")
+    assert count_search_work("pairwise", "layer") < count_search_work("pairwise", "both")

@@ -15,8 +15,8 @@ VARIANT = Variant("small", "recall", "cosine", 2)
 @pytest.fixture(scope="module")
 def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     raw = minimal_config()
-    raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
-    search = {"selectors": ["evolved"], "removed": [2, 5]}
+    raw["selectors"]["pairs"] = {"metric": "accuracy", "strategy": "pairwise"}
+    search = {"selectors": ["pairs"], "removed": [2, 5]}
     raw["studies"]["search"] = raw["studies"]["prune"] | search
     return load_configuration(raw, write_model_and_data(tmp_path_factory.mktemp("exports")))
 
@@ -64,8 +64,8 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
             "no study fits repair 'ghost' to removed=5.*write removed=2",
         ),
         (
-            "small/recall/evolved/removed=4/none/none",
-            "no study searches 'evolved' for 4 units.*or write removed=5",
+            "small/recall/pairs/removed=4/none/none",
+            "no study searches 'pairs' for 4 units.*or write removed=5",
         ),
         (
             "small/recall/cosine/removed=1/ghost/none",

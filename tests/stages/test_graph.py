@@ -19,8 +19,8 @@ SELECTORS: RawConfig = {
     "once": {"metric": "accuracy", "strategy": "one_shot"},
     "looped": {"metric": "accuracy", "repair": "general"},
     "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
-    "evolved": {"metric": "accuracy", "strategy": "evolutionary", "repair": "general"},
-    "portfolio": {"strategy": "portfolio", "units": "both", "cost": 0.4},
+    "pairs": {"metric": "accuracy", "strategy": "pairwise"},
+    "portfolio": {"strategy": "portfolio", "units": "both", "cost": 0.4, "repairs": ["general"]},
     "drawn": {"strategy": "random", "units": "both"},
     "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
     "wide_looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "repair": "general"},
@@ -50,7 +50,7 @@ PLANNED_SIZES = {
     "looped_once": (1,),
     "angular": (2,),
     "random": (2,),
-    "evolved": (1,),
+    "pairs": (1,),
     "portfolio": (1,),
     "drawn": (2,),
 }
@@ -96,7 +96,7 @@ def configure_everything() -> RawConfig:
         "repairs": ["none", "ghost", "general"],
         "healings": ["none", *HEALINGS],
     }
-    raw["studies"]["search"] = {**smallest, "selectors": ["evolved", "portfolio"]}
+    raw["studies"]["search"] = {**smallest, "selectors": ["pairs", "portfolio"]}
     return raw
 
 
@@ -196,20 +196,21 @@ def test_only_calibrations_that_ask_for_them_read_the_models_own_answers(graph: 
     assert written == {answers, questions}
 
 
-@pytest.mark.parametrize("selector", ["evolved", "portfolio"])
+@pytest.mark.parametrize("selector", ["pairs", "portfolio"])
 def test_a_search_makes_the_plans_of_all_sizes(graph: Graph, selector: str) -> None:
     assert graph[plan_file(selector, 1)] == {f"results/searches/small/recall/{selector}.json"}
 
 
 def test_a_search_reads_its_calibration_and_the_data_of_its_repair(graph: Graph) -> None:
-    search = "results/searches/small/recall/evolved.parquet"
+    search = "results/searches/small/recall/portfolio.parquet"
 
     assert graph[search] >= {MANIFEST, calibration_file("recall"), calibration_file("corpus")}
     assert search in graph["results/tables/searches.parquet"]
 
 
-def test_a_search_needs_no_sweep(graph: Graph) -> None:
-    assert not [file for file in graph if "sweeps/small/recall/evolved" in file]
+@pytest.mark.parametrize("selector", ["pairs", "portfolio"])
+def test_a_search_needs_no_sweep(graph: Graph, selector: str) -> None:
+    assert not [file for file in graph if f"sweeps/small/recall/{selector}" in file]
 
 
 def test_a_sweep_is_gathered_from_its_blocks(graph: Graph) -> None:
@@ -352,7 +353,7 @@ def test_timings_read_no_adapter(graph: Graph, adapters: set[str]) -> None:
     """Adapters are merged into the weights and cost nothing."""
     inputs = graph["results/efficiency/small.parquet"]
 
-    plans = {plan_file("accuracy", 1), plan_file("evolved", 1)}
+    plans = {plan_file("accuracy", 1), plan_file("pairs", 1)}
     assert inputs >= plans | {GHOST_PATCH, GENERAL_PATCH}
     assert not inputs & adapters
 

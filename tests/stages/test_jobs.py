@@ -54,12 +54,7 @@ def raw() -> RawConfig:
         "taylor": {"metric": "taylor"},
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
-        "evolved": {
-            "metric": "accuracy",
-            "strategy": "evolutionary",
-            "offspring": 8,
-            "repair": "ghost",
-        },
+        "pairs": {"metric": "accuracy", "strategy": "pairwise", "held_back": 0.5},
     }
     return raw
 
@@ -157,44 +152,40 @@ def test_the_estimate_of_cost_loads_the_strategies_of_a_portfolio(
 @pytest.fixture
 def searching(raw: RawConfig, root: Path) -> Configuration:
     """A study that searches for three sizes."""
-    search = {"selectors": ["evolved"], "removed": [3, "50%", 1]}
+    search = {"selectors": ["pairs"], "removed": [3, "50%", 1]}
     raw["studies"]["search"] = raw["studies"]["prune"] | search
     return load_configuration(raw, root)
 
 
 def test_a_search_has_all_sizes_of_the_studies(searching: Configuration) -> None:
-    job = SearchPlans.of(searching, job_wildcards("evolved"))
+    job = SearchPlans.of(searching, job_wildcards("pairs"))
 
     options = job.options()
     assert options["sizes"] == [1, 3, 4]
-    assert options["keys"] == {"model": "small", "calibration": "recall", "selector": "evolved"}
+    assert options["keys"] == {"model": "small", "calibration": "recall", "selector": "pairs"}
     assert options["selector"] == {
         "metric": "accuracy",
-        "strategy": "evolutionary",
-        "offspring": 8,
-        "repair": "ghost",
+        "strategy": "pairwise",
+        "held_back": 0.5,
     }
-    assert options["loop"]["repair"] == {"method": "ghost"}
 
 
-def test_a_search_loads_its_strategy_metric_and_repair(searching: Configuration) -> None:
-    job = SearchPlans.of(searching, job_wildcards("evolved"))
+def test_a_search_loads_its_strategy_and_metric(searching: Configuration) -> None:
+    job = SearchPlans.of(searching, job_wildcards("pairs"))
 
     assert set(job.modules) == {
         "lamina.selection.sets",
-        "lamina.selection.strategies.evolutionary",
-        "lamina.selection.looped",
+        "lamina.selection.strategies.pairwise",
         "lamina.relevance.metrics.answers",
-        GHOST_MODULE,
     }
 
 
 def test_a_searching_selector_has_a_search_and_no_sweep(searching: Configuration) -> None:
-    search = "results/searches/small/recall/evolved.parquet"
+    search = "results/searches/small/recall/pairs.parquet"
 
-    assert requests.searching_selectors(searching) == ["evolved"]
+    assert requests.searching_selectors(searching) == ["pairs"]
     assert search in files_of_table(searching, "searches")
-    assert "evolved" not in {selector for _, _, selector, *_ in list_sweeps(searching)}
+    assert "pairs" not in {selector for _, _, selector, *_ in list_sweeps(searching)}
 
 
 @pytest.fixture
@@ -222,7 +213,6 @@ def test_a_portfolio_reads_its_judge_and_what_its_repairs_are_fitted_on(
     job = SearchPlans.of(configuration, job_wildcards("judged"))
 
     prepared = {name for _, name in requests.list_calibrations(configuration)}
-    assert job.loop is None
     assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)]
     assert requests.chosen_on(configuration, "recall", "judged") == {"prose", "more", "corpus"}
     assert prepared >= {"recall", "prose", "more", "corpus"}
@@ -416,7 +406,7 @@ def with_open_weight(raw: RawConfig, root: Path) -> Configuration:
     """With a repair whose weight of `corpus` is chosen by the job that fits it."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
     raw["selectors"]["looped"]["repair"] = "general"
-    raw["selectors"]["evolved"]["repair"] = "general"
+    raw["selectors"]["judged"] = {"strategy": "portfolio", "repairs": ["general"]}
     return load_configuration(raw, root)
 
 
@@ -465,7 +455,7 @@ def test_a_patch_that_is_fitted_again_loads_what_fits_it(raw: RawConfig, root: P
 
 @pytest.mark.parametrize(
     ("selector", "is_stale"),
-    [("evolved", True), ("looped", True), ("looped_once", False), ("accuracy", False)],
+    [("judged", True), ("looped", True), ("looped_once", False), ("accuracy", False)],
 )
 def test_another_weight_for_auto_reruns_the_jobs_that_use_it_alone(
     with_open_weight: Configuration,
@@ -474,7 +464,7 @@ def test_another_weight_for_auto_reruns_the_jobs_that_use_it_alone(
     is_stale: bool,
 ) -> None:
     def list_options() -> dict[str, Any]:
-        if selector == "evolved":
+        if selector == "judged":
             return SearchPlans.of(with_open_weight, job_wildcards(selector)).options()
         return make_sweep(with_open_weight, selector).options()
 

@@ -32,7 +32,6 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         keys=job.keys,
         score=job.score,
         token_budget=job.tokens,
-        loop=job.loop,
         loops=job.repairs,
         donors={name: read_donor(file) for name, file in job.manifests.items()},
         manifest=manifest,

@@ -170,7 +170,6 @@ class _Selection:
             sizes=sizes,
             keys=self.keys,
             score=self.given[self.own].entry.score,
-            loop=self.loop,
             loops={name: self._put_in_place(self.repairs[name]) for name in self.selector.repairs},
             manifest=self.base.manifest,
             questions=questions,

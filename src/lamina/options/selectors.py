@@ -71,8 +71,8 @@ combine_option = partial(
 )
 held_back_option = partial(
     option,
-    "Share of the calibration that the search never sees. Its winner is measured there, and so is "
-    "what the greedy and the one-shot choice reach.",
+    "Share of the calibration that the search never sees. Its winners are measured there, and so is "
+    "the base model.",
     0.25,
     gt=0,
     lt=1,

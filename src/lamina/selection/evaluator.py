@@ -6,28 +6,14 @@ Strategies that search are written against `Evaluator.measure_losses` and know n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Protocol
 
 import numpy as np
 
-from lamina.engine.candidates import Candidate, Observation
-from lamina.engine.scores import Name, Scores
+from lamina.engine.candidates import Candidate
+from lamina.engine.scores import Scores
+from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.relevance import protocol
-
-
-class Measurement(Protocol):
-    """What an evaluator measures with: an engine's `Session`, or one that repairs candidates."""
-
-    @property
-    def scores(self) -> Scores: ...
-
-    def measure(
-        self,
-        numbers: Iterable[int],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation] | None = None,
-    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +63,7 @@ class Evaluator:
     loss: What `measure_losses` returns.
     """
 
-    def __init__(self, session: Measurement, loss: Loss) -> None:
+    def __init__(self, session: Session, loss: Loss) -> None:
         self.session = session
         self.loss = loss
         self.count = len(session.scores.samples)

@@ -136,7 +136,7 @@ def _make_trials(
 ) -> Trials:
     """The trials of sets on the judge documents, which go on from the log of the request."""
 
-    def forget_scores(candidates: Sequence[Candidate]) -> None:
+    def forget_scores() -> None:
         # The trials remember losses; scores of every set ever tried would fill the memory.
         session.scores = Scores(judge_samples)
 

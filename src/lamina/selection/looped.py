@@ -16,23 +16,21 @@ The others wait in a file, from which each pass reads those that it applies. Mor
 divide this.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from lamina.data.splitting import split_documents
 from lamina.engine.candidates import Candidate, Observation
-from lamina.engine.scores import Name, Scores
+from lamina.engine.scores import Name
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of
-from lamina.models.surgery import find_runs, units_of
+from lamina.models.surgery import find_runs
 from lamina.options.repairs import Repair
 from lamina.repairs import protocol
 from lamina.repairs.patch_store import PatchStore
@@ -98,7 +96,6 @@ def fit_loop_patches(
     options: Any,
     seed: int,
     scored: int = 0,
-    store: PatchStore | None = None,
 ) -> Repairs:
     """Fit the patches of every run of the candidates, on each fold.
 
@@ -107,7 +104,6 @@ def fit_loop_patches(
     options: Those of the repair.
     seed: Draws the folds, and the documents that the method holds out of each fold.
     scored: Index of the source whose samples will be scored.
-    store: Where the patches wait, by default a store of their own.
 
     Raises LaminaError if there are too few documents for two folds, or the method is not a linear
     map of the stream.
@@ -115,7 +111,7 @@ def fit_loop_patches(
     n_layers = len(layers_of(model))
     folds = draw_folds([source.sequences for source in sources], seed)
     removed_runs = candidate_boundaries(candidates, n_layers)
-    patch_store = store or store_for(model)
+    patch_store = store_for(model)
     patches: list[dict[Boundary, Patch]] = []
     for scored_fold in FOLDS:
         fold_sources = _sources_outside(scored_fold, sources, folds)
@@ -166,14 +162,11 @@ def fit_patches(
         yield boundary, store.keep(patch)
 
 
-def store_for(model: PreTrainedModel, folder: Path | None = None) -> PatchStore:
-    """A store of patches for the passes of a model: on its GPU, or in a part of the host's memory.
-
-    folder: Where patches wait that have no room there.
-    """
+def store_for(model: PreTrainedModel) -> PatchStore:
+    """A store of patches for the passes of a model: on its GPU, or in a part of the host's memory."""
     if model.device.type == "cuda":
-        return PatchStore(folder, MAX_DEVICE_BYTES, model.device)
-    return PatchStore(folder)
+        return PatchStore(None, MAX_DEVICE_BYTES, model.device)
+    return PatchStore()
 
 
 class Looped:
@@ -182,11 +175,6 @@ class Looped:
     def __init__(self, session: Session, repairs: Repairs) -> None:
         self.session = session
         self.repairs = repairs
-
-    @property
-    def scores(self) -> Scores:
-        """The scores measured so far."""
-        return self.session.scores
 
     def measure(
         self,
@@ -221,43 +209,3 @@ class Looped:
             before=None if before is None else self.repairs.repair_candidate(before, fold),
             after=self.repairs.repair_candidate(observation.after, fold),
         )
-
-
-class GrowingRepairs:
-    """Repairs for a search, which does not know its runs beforehand.
-
-    The patches of a run are fitted when the first candidate lacks it, and are kept for the next
-    one: `fit` extends the `repairs` of a `Looped` session.
-    """
-
-    def __init__(
-        self,
-        fit_candidates: Callable[[Sequence[Candidate]], Repairs],
-        seen: np.ndarray,
-        n_samples: int,
-        n_layers: int,
-    ) -> None:
-        """Begin without patches.
-
-        fit_candidates: Fits the runs of candidates on the samples that the search sees.
-        seen: The indices of these samples among all samples.
-        """
-        self._fit_candidates = fit_candidates
-        # No fold was fitted on the samples that the search does not see, so either may score them:
-        # the folds take turns.
-        fold_of_sample = [index % 2 for index in range(n_samples)]
-        for index, fold in zip(seen.tolist(), fit_candidates([]).fold_of_sample, strict=True):
-            fold_of_sample[index] = fold
-        self._patches: list[dict[Boundary, Patch]] = [{}, {}]
-        self.repairs = Repairs(fold_of_sample, self._patches, n_layers)
-
-    def fit(self, candidates: Sequence[Candidate]) -> None:
-        """Fit the patches of all runs that the candidates lack and that have none yet."""
-        removed_runs = candidate_boundaries(candidates, self.repairs.n_layers)
-        new_runs = [run for run in removed_runs if run not in self._patches[0]]
-        if not new_runs:
-            return
-        lacking_one_run = [Candidate(frozenset(units_of(*run))) for run in new_runs]
-        new_repairs = self._fit_candidates(lacking_one_run)
-        for patches, new_patches in zip(self._patches, new_repairs.patches, strict=True):
-            patches.update(new_patches)

@@ -192,7 +192,6 @@ def _search_with_defaults(
     with sweep.open_session(request.model, samples, token_budget, outputs) as session:
         evaluator = Evaluator(session, loss_of(metric, request.score))
         trials = Trials(evaluator, len(samples), prices=request.prices)
-        lengths = np.array([len(sequence) for sequence in calibration.sequences()])
-        search = Search(name, trials, np.arange(len(samples)), lengths)
+        search = Search(name, trials, np.arange(len(samples)))
         strategy = import_module(f"{Selector.PACKAGE}.{name}")
         return dict(strategy.find(search, request.units, request.sizes, default_options))

@@ -20,8 +20,6 @@ class SearchSpace(NamedTuple):
     """Units that may be removed."""
     sizes: Sequence[int]
     prices: UnitPrices
-    n_tokens: float
-    """Tokens of the samples that choose."""
 
 
 class Round(NamedTuple):

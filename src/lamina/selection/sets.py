@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import CalibrationSamples
@@ -14,7 +13,6 @@ from lamina.engine import memory, sweep
 from lamina.engine.candidates import CURRENT, Candidate
 from lamina.engine.scores import Scores
 from lamina.engine.session import Session
-from lamina.engine.sources import Source
 from lamina.models import workload
 from lamina.models.structure import layers_of
 from lamina.models.units import (
@@ -30,14 +28,8 @@ from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
-from lamina.selection.rounds import SearchSpace, choosing_share, count_sets, foresee_rounds
-from lamina.selection.trials import (
-    SearchResult,
-    Trials,
-    exclude_documents,
-    run_search,
-    split_samples,
-)
+from lamina.selection.rounds import SearchSpace, count_sets, foresee_rounds
+from lamina.selection.trials import SearchResult, Trials, run_search, split_samples
 from lamina.store import parquet
 
 
@@ -57,8 +49,6 @@ class SearchRequest:
     """How choices are compared: `acc` or `acc_norm`."""
     token_budget: int | str = "auto"
     """Token budget of one pass: lines × streams × length."""
-    loop: Loop | None = None
-    """The repair in place of every candidate."""
     loops: Mapping[str, Loop] = field(default_factory=dict)
     """The repairs by name with which every set is tried."""
     donors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -101,10 +91,7 @@ class SearchRequest:
 
     def expect_sets(self) -> None:
         """Say in the log of the job how many sets the search will have measured."""
-        own_calibration, calibration = next(iter(self.calibrations.items()))
-        n_tokens = sum(len(sequence) for sequence in calibration.sequences())
-        choosing_tokens = n_tokens * choosing_share(own_calibration, self.selector)
-        space = SearchSpace(self.units, self.sizes, self.prices, choosing_tokens)
+        space = SearchSpace(self.units, self.sizes, self.prices)
         n_sets = sum(
             count_sets(search_round.candidates)
             for search_round in foresee_rounds(space, self.selector)
@@ -129,8 +116,9 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     selector = request.selector
     calibration = next(iter(request.calibrations.values()))
     samples = calibration.samples
-    sequences = calibration.sequences()
-    seen_indices, heldback_indices = split_samples(sequences, selector.held_back, selector.seed)
+    seen_indices, heldback_indices = split_samples(
+        calibration.sequences(), selector.held_back, selector.seed
+    )
     token_budget = memory.choose_token_budget(
         request.token_budget, request.model, samples, request.depth + 2
     )
@@ -141,34 +129,22 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             return [
                 request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes
             ], []
-        measuring_session: Any = session
-        growing_repairs: Any = None
-        if request.loop:
-            growing_repairs = _repairs_in_place(
-                request, request.loop, seen_indices, heldback_indices
-            )
-            measuring_session = import_module("lamina.selection.looped").Looped(
-                session, growing_repairs.repairs
-            )
 
-        def prepare(candidates: Sequence[Candidate]) -> None:
+        def forget_scores() -> None:
             # The trials remember losses; scores of every set ever tried would fill the memory.
             session.scores = Scores(samples)
-            if growing_repairs:
-                growing_repairs.fit(candidates)
 
         trials = Trials(
-            Evaluator(measuring_session, loss_of(selector.metric, request.score)),
+            Evaluator(session, loss_of(selector.metric, request.score)),
             len(samples),
             request.log,
             request.origin,
             lambda: session.layer_tokens,
-            prepare,
+            forget_scores,
             request.prices,
         )
-        lengths = np.array([len(sequence) for sequence in sequences])
         search_result = run_search(
-            trials, request.units, request.sizes, selector, seen_indices, heldback_indices, lengths
+            trials, request.units, request.sizes, selector, seen_indices, heldback_indices
         )
     plans = [_plan_of_set(request, search_result, plan_size) for plan_size in search_result.sets]
     return plans, [dict(row) for row in search_result.rows]
@@ -182,32 +158,6 @@ def _layers_of_other_models(request: SearchRequest) -> Any:
     replacements.check_siblings(request.model, request.manifest, request.donors)
     edits = list_replacements(request.units, list(request.donors))
     return replacements.replacement_layers(request.model, edits, request.donors)
-
-
-def _repairs_in_place(
-    request: SearchRequest, loop: Loop, seen_indices: np.ndarray, heldback_indices: np.ndarray
-) -> Any:
-    """The repairs of all candidates, fitted at need on documents that are not held back."""
-    looped = import_module("lamina.selection.looped")
-    own_calibration, calibration = next(iter(request.calibrations.items()))
-    own_sequences = calibration.sequences()
-    held_back_sequences = [own_sequences[index] for index in heldback_indices]
-    sequences = {
-        calibration_name: exclude_documents(other.sequences(), held_back_sequences)
-        for calibration_name, other in request.calibrations.items()
-    }
-    sequences[own_calibration] = [own_sequences[index] for index in seen_indices]
-    sources = [
-        Source(sequences[calibration_name], weight) for calibration_name, weight in loop.weights
-    ]
-    patch_store = looped.store_for(request.model, request.folder)
-
-    def fit(candidates: Sequence[Candidate]) -> Any:
-        return looped.fit_loop_patches(
-            request.model, sources, candidates, loop.repair, loop.seed, store=patch_store
-        )
-
-    return looped.GrowingRepairs(fit, seen_indices, len(own_sequences), request.depth)
 
 
 def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size: int) -> Plan:

@@ -1,6 +1,6 @@
 """The trials of a search for whole sets of units: each set is measured once, counted and logged.
 
-A strategy such as `evolutionary` asks `Search.select_best` which of some sets lose least, and knows
+A strategy such as `rearrange` asks `Search.select_best` which of some sets lose least, and knows
 nothing of models. `Trials` keeps every loss, so that a set that is compared again costs nothing,
 and a job that was killed goes on where it was.
 """
@@ -114,7 +114,7 @@ class Trials:
         log: Path | None = None,
         origin: str = "",
         count_layer_tokens: Callable[[], int] = lambda: 0,
-        prepare: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+        prepare: Callable[[], None] = lambda: None,
         prices: UnitPrices | None = None,
     ) -> None:
         """Begin, or go on from a log.
@@ -124,8 +124,7 @@ class Trials:
         log: The file to which every measurement is appended.
         origin: Identifies the search that a log belongs to.
         count_layer_tokens: Gives the layer-tokens that the loss source has spent so far.
-        prepare: Called with candidates before they are measured, also where the log has their
-            losses: a job that goes on then does the same work as the one that was killed.
+        prepare: Called before a measurement.
         prices: What units count in a size, by default one each.
         """
         self.prices = prices or UnitPrices()
@@ -172,7 +171,6 @@ class Trials:
         self, candidates: Sequence[Candidate], sample_indices: list[int]
     ) -> tuple[np.ndarray, int]:
         """Losses (candidates, samples) and the layer-tokens that they cost, measured unless the log has them."""
-        self._prepare(candidates)
         units = [sorted(candidate.edits) for candidate in candidates]
         logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
         if logged_measurement:
@@ -180,6 +178,7 @@ class Trials:
             workload.done.earlier += logged_measurement["layer_tokens"]
             return np.array(logged_measurement["losses"]), logged_measurement["layer_tokens"]
 
+        self._prepare()
         layer_tokens_before = self._count_layer_tokens()
         measured_losses = self._loss_source.measure_losses(candidates, sample_indices)
         losses = np.asarray(measured_losses, dtype=float)
@@ -223,17 +222,13 @@ class SearchRow(TypedDict):
 class Search:
     """The comparisons that one strategy asks of the trials."""
 
-    def __init__(
-        self, strategy: str, trials: Trials, sample_indices: np.ndarray, lengths: np.ndarray
-    ) -> None:
-        """`lengths` are the tokens of every sample."""
+    def __init__(self, strategy: str, trials: Trials, sample_indices: np.ndarray) -> None:
         self.strategy = strategy
         self.trials = trials
         self.sample_indices = sample_indices
         """Those that may decide the search, ascending."""
         self.rows: list[SearchRow] = []
         """In the order of the comparisons."""
-        self._lengths = lengths
 
     def select_best(
         self,
@@ -281,13 +276,6 @@ class Search:
             )
         return [candidates[index] for index in kept_indices]
 
-    def draw_samples(self, n_tokens: int, generator: np.random.Generator) -> np.ndarray:
-        """Random samples with at least so many tokens together; all samples if they have fewer."""
-        drawn_order = generator.permutation(self.sample_indices)
-        n_tokens_up_to = np.cumsum(self._lengths[drawn_order])
-        n_samples = np.searchsorted(n_tokens_up_to, n_tokens) + 1
-        return np.sort(drawn_order[:n_samples])
-
     def judge(self, winner: Candidate, step: int, sample_indices: np.ndarray) -> None:
         """Measure a winner on samples that the search has not seen."""
         self.select_best([winner], 1, step, HELD_BACK, sample_indices)
@@ -325,19 +313,17 @@ def run_search(
     options: Any,
     seen_indices: np.ndarray,
     heldback_indices: np.ndarray,
-    lengths: np.ndarray,
 ) -> SearchResult:
     """Search the best set of each size; measure it and the base model on the samples held back.
 
     seen_indices, heldback_indices: Indices of the samples of the search, and of the samples on
         which the final sets are measured once.
-    lengths: Tokens of every sample.
     """
-    search = Search(options.strategy, trials, seen_indices, lengths)
+    search = Search(options.strategy, trials, seen_indices)
     strategy = import_module(f"lamina.selection.strategies.{options.strategy}")
     set_by_size: dict[int, Candidate] = strategy.find(search, units, sizes, options)
 
-    base_search = Search(BASE, trials, seen_indices, lengths)
+    base_search = Search(BASE, trials, seen_indices)
     base_search.select_best([Candidate()], 1, 0, WINNER)
     base_search.judge(Candidate(), 0, heldback_indices)
     base_loss = base_search.rows[0]["loss"]

@@ -48,11 +48,11 @@ PLANS = Table(
 
 SEARCHES = Table(
     grain=(
-        "One row per set of units and comparison: everything that a search (evolutionary or "
-        "portfolio) tried. Sets are compared by the mean of the loss behind the selector's "
-        "metric, 1 - accuracy for accuracy, repaired where the selector has a repair in the loop. "
-        "At the end the winner of each size is measured on samples that the search never saw, "
-        "where the best of many is no longer flattered."
+        "One row per set of units and comparison: everything that a search (a selector of strategy "
+        "pairwise, portfolio, rearrange or repeat) tried. Sets are compared by the mean of the "
+        "loss behind the selector's metric, 1 - accuracy for accuracy. At the end the winner of "
+        "each size is measured on samples that the search never saw, where the best of many is no "
+        "longer flattered."
     ),
     columns={
         **CALIBRATION_KEYS,
@@ -78,7 +78,11 @@ SEARCHES = Table(
             "`strategy` is none.",
         ),
         "units": Column("list<string>", "Units of the set: 12, 12.attention or 12.mlp."),
-        "step": Column("int64", "In the stages the generation, from 0; else the size."),
+        "step": Column(
+            "int64",
+            "Size for which the set was compared; 0 for the unpruned model and for what pairwise "
+            "measures.",
+        ),
         "stage": Column(
             "string",
             "Stage of the selection, from 1; winner: the set that is best in the end, on all "

@@ -456,14 +456,13 @@ class Works:
             entry.attention(manifest["attention_share"]),
         )
         calibration_names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
-        repair_names = [name for name in (entry.repair, *entry.repairs) if name]
         counted_work = search_work(
             calibration,
             {name: self.calibration_tokens[model, name] for name in calibration_names},
             searched_model,
             sizes,
             entry,
-            {name: self.config.repairs[name] for name in repair_names},
+            {name: self.config.repairs[name] for name in entry.repairs},
         )
         flops = layer_flops(manifest, self.calibration_tokens[model, calibration])
         asked = self._asked_in_search(model, calibration, selector)
@@ -509,12 +508,11 @@ class Works:
         asked = self._asked_in_search(model, calibration, selector)
         if asked.samples:
             pass_bytes.append(_writing_memory(shape, asked))
-        repair_names = [name for name in (entry.repair, *entry.repairs) if name]
-        if not repair_names:
+        if not entry.repairs:
             return max(pass_bytes)
         n_runs = most_runs(entry, shape.layers, sizes)
         fit_memory = self._fit_memory(model, tokens_read, n_runs)
-        waiting_patches = footprint.waiting_patch_bytes(shape, len(repair_names) * n_runs)
+        waiting_patches = footprint.waiting_patch_bytes(shape, len(entry.repairs) * n_runs)
         return max(*pass_bytes, fit_memory) + waiting_patches
 
     def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:

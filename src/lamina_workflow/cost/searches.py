@@ -57,7 +57,7 @@ def search_work(
     own: the calibration whose samples are searched on.
     tokens_by_calibration: of all calibrations that the search reads.
     options: those of the selector.
-    repairs: the repairs that are in place or tried, by name.
+    repairs: those with which sets are tried, by name.
     """
     is_free = options.free(model.n_layers)
     all_of_kind = all_units(model.n_layers, options.units)
@@ -65,7 +65,6 @@ def search_work(
         [unit for unit in all_of_kind if is_free[parse_unit(unit)[0]]],
         sizes,
         UnitPrices(options.units, model.attention_share),
-        tokens_by_calibration[own].stream * choosing_share(own, options),
     )
     counter = _Counter(own, tokens_by_calibration, model, options, repairs)
     has_judged = False
@@ -103,7 +102,6 @@ class _Counter:
         self._tokens = tokens_by_calibration
         self._model = model
         self._repairs = repairs
-        self._is_repaired_in_place = bool(options.repair)
         self._n_carried = int(METRICS[options.metric].outputs)
         self._fitted_runs: set[Boundary] = set()
         self._patches: dict[tuple[str, Boundary], Any] = {}
@@ -122,10 +120,9 @@ class _Counter:
         candidates = list(search_round.candidates)
         if not candidates:
             return
-        if self._repairs and (search_round.is_judging or self._is_repaired_in_place):
+        if self._repairs and search_round.is_judging:
             self._fit(candidate_boundaries(candidates, self._model.n_layers))
-            if not self._is_repaired_in_place:
-                candidates = self._with_repairs(candidates)
+            candidates = self._with_repairs(candidates)
         shares = self._judging if search_round.is_judging else self._choosing
         budget = self._model.token_budget / (len(candidates) + self._n_carried)
         layers_by_n_groups: dict[int, int] = {}

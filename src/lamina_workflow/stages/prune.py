@@ -111,16 +111,14 @@ def _calibration_of_sweep(file: str) -> str:
 class SearchPlans(OnModel):
     """One search.
 
-    `data` are calibrations that it reads in addition to the variant's own: those that a repair in
-    the `loop`, or one of several `repairs`, adds, and those that judge. `tokens` is the budget of
-    one pass. `asked` is the entry of the calibration that judges, if its questions are answered in
-    writing.
+    `data` are calibrations that it reads in addition to the variant's own: those that its `repairs`
+    add, and those that judge. `tokens` is the budget of one pass. `asked` is the entry of the
+    calibration that judges, if its questions are answered in writing.
     """
 
     selector: Options[Selector]
     sizes: list[int]
     score: Literal["acc", "acc_norm"]
-    loop: Loop | None = None
     repairs: dict[str, Loop] = {}
     asked: Options[Calibration] | None = None
     tokens: int | str
@@ -138,7 +136,6 @@ class SearchPlans(OnModel):
             selector=selector,
             sizes=requests.list_searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
-            loop=changes.loop_of(config, w),
             repairs={name: changes.repair_in_place(config, w, name) for name in selector.repairs},
             asked=(
                 config.calibrations[selector.judge or w.calibration]
@@ -156,19 +153,12 @@ class SearchPlans(OnModel):
         repairs = [loop.module for loop in self.repairs.values()]
         writing = (MODULES["generate"],) if self.asked else ()
         borrowing = ("lamina.models.replacements",) if self.selector.donors else ()
-        return (
-            *writing,
-            *borrowing,
-            *self.selector.modules,
-            self.selector.SEARCH,
-            *repairs,
-            *changes.modules_of(self.loop),
-        )
+        return (*writing, *borrowing, *self.selector.modules, self.selector.SEARCH, *repairs)
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job; where repairs are in place, also for their fit and waiting patches."""
         megabytes = super().memory(model, attempt)
-        if not self.repairs and self.loop is None:
+        if not self.repairs:
             return megabytes
         repair_bytes = budgets.repair_peak_bytes(int(model["hidden_size"]))
         return megabytes + round(attempt * repair_bytes / 1e6)

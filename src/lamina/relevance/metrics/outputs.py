@@ -38,7 +38,10 @@ class JensenShannon(Metric):
 
 
 class KullbackLeibler(Metric):
-    """How much of the distribution of next tokens is lost: KL(base ‖ f_-u), in nats [EvoPress]."""
+    """How much of the distribution of next tokens is lost: KL(base ‖ f_-u), in nats.
+
+    As in arXiv 2410.14649.
+    """
 
     name = "output_kl"
     pass_ = "removal"
