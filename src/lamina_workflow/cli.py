@@ -162,12 +162,15 @@ def prune(
 
 @contextmanager
 def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
-    """If an error that a user can correct ends the block, remove a folder that it has made."""
+    """If an error that a user can correct ends the block, remove a folder that it has made.
+
+    What was prepared in it stays: with more minutes, the same command goes on from there.
+    """
     is_new = not folder.exists()
     try:
         yield
     except LaminaError:
-        if is_new:
+        if is_new and not (folder / RESULTS).exists():
             shutil.rmtree(folder, ignore_errors=True)
         raise
 
@@ -660,6 +663,8 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
     command = [*MODULE_COMMAND, "snakemake", "--snakefile", str(PROJECT / "workflow/Snakefile")]
     # Snakemake itself finds only a profile of the current folder or beside the Snakefile.
     command += ["--workflow-profile", str(PROJECT / "profiles/default")]
+    # A run holds results/.lock, which a killed one does not leave behind as Snakemake's own.
+    command.append("--nolock")
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]
@@ -704,7 +709,7 @@ def _run_module(module: str, *arguments: str) -> None:
 
 def _run_command(command: list[str]) -> None:
     process = subprocess.Popen(command)
-    # The terminal sends Ctrl-C to the process too. It ends its jobs, unlocks the folder, and says so.
+    # The terminal sends Ctrl-C to the process too. It ends its jobs, and says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = process.wait()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,8 @@ import math
 import random
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,13 @@ QUESTIONS_THAT_TEST = "questions-test.jsonl"
 TEXT_THAT_CHOOSES = "text-choose.jsonl"
 TEXT_THAT_TESTS = "text-test.jsonl"
 CONFIGURATION = "config.yaml"
+# What messages about a configuration name, in the words of the command.
+OPTIONS_BY_KEY = {
+    "--text.text:": "--text:",
+    "calibrations.task:": "--task:",
+    "MODEL.source:": "MODEL:",
+    "add `revision: <commit, tag or branch>`": "add --revision (a commit, tag or branch) and --layers",
+}
 MEMBERS_WITHOUT_ANSWERS = ["block", "clusters", "cosine", "perplexity", "output_kl"]
 
 
@@ -101,6 +109,19 @@ class PreparedStudy:
         )
 
 
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """While open, errors name options of the command in place of keys of a configuration."""
+    try:
+        yield
+    except LaminaError as error:
+        message = str(error)
+        for key, option in OPTIONS_BY_KEY.items():
+            message = message.replace(key, option)
+        raise LaminaError(message) from None
+
+
+@naming_options()
 def write_study(
     request: PruneRequest, folder: Path | None = None, file_name: str = CONFIGURATION
 ) -> PruneStudy:
@@ -135,6 +156,7 @@ def find_written(requests: Iterable[PruneRequest], folder: Path) -> PruneRequest
     return None
 
 
+@naming_options()
 def prepare_study(request: PruneRequest) -> PreparedStudy:
     """Split the data of a request and describe its study.
 

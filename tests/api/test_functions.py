@@ -106,6 +106,16 @@ def test_a_repair_in_place_must_be_defined(base: PreparedModel, facts: PreparedC
         lamina.select(base, facts, removed=[1], metric="accuracy", repair="g")
 
 
+def test_one_size_needs_no_list_and_what_select_gives_is_one(
+    base: PreparedModel, facts: PreparedCalibration
+) -> None:
+    selected = lamina.select(base, facts, removed=2, strategy="random")
+    assert [len(pruned.plan.units) for pruned in selected] == [2]
+
+    with pytest.raises(LaminaError, match=r"select gives a list .* Write \(pruned,\) = "):
+        lamina.repair(selected, method="ghost")  # type: ignore[arg-type]
+
+
 def test_without_a_choice_a_repair_needs_a_method(pruned: PrunedModel) -> None:
     with pytest.raises(LaminaError, match="no repair was chosen together with"):
         lamina.repair(pruned)

@@ -121,6 +121,23 @@ def test_sizes_are_checked_before_anything_is_written(
     assert not Path("new").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": Path("latin1.txt")}, "^--text: latin1.txt, line 1: not UTF-8"),
+        ({"questions": None, "task": "arc_eazy"}, "^--task: there is no task 'arc_eazy'"),
+        ({"source": "lab/model"}, "^MODEL: there is no folder .* add --revision .* and --layers"),
+    ],
+)
+def test_messages_name_options_of_the_command(
+    workplace: Path, changes: dict[str, Any], message: str
+) -> None:
+    Path("latin1.txt").write_bytes(b"caf\xe9")
+
+    with pytest.raises(LaminaError, match=message):
+        write_study(request(**changes), Path("new"))
+
+
 def test_fewer_samples_choose_where_a_time_asks_for_it(workplace: Path) -> None:
     configuration = prepare_study(request(n_samples=50)).configuration
     assert configuration["calibrations"]["task"]["limit"] == 50

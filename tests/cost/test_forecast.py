@@ -45,8 +45,7 @@ def test_without_a_gpu_times_are_those_of_this_machine(
     assert "at the 0.05 TFLOP/s of the study's own model" in output
     assert "3 GB" in output
     # One sweep of 100 s; of 14 s of starts, two at a time.
-    assert "11 jobs are left to run." in output
-    assert "in all about 1.78 min, with 2 at a time." in output
+    assert "11 jobs are left to run, which takes about 1.78 min with 2 at a time." in output
 
 
 def test_a_study_that_is_done_has_nothing_left(

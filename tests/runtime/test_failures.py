@@ -9,7 +9,7 @@ import pytest
 import snakemake_logger_plugin_lamina as plugin
 from lamina.errors import LaminaError
 from lamina_workflow.runtime import failures
-from lamina_workflow.runtime.failures import first_failure
+from lamina_workflow.runtime.failures import FOLDER, first_failure
 from lamina_workflow.runtime.preconditions import check_folder
 from tests import ROOT
 from tests.given.scripts import ENVIRONMENT
@@ -34,6 +34,7 @@ FINISHED = "Finished jobid: 3 (Rule: prepare_model)\n"
 def run_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of Snakemake's log, not written, beside the logs of jobs."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(FOLDER, raising=False)
     first_line = "host=node1 CUDA_VISIBLE_DEVICES=0\n"
     message = "lamina: models.m: no.\nWrite yes.\n"
     traceback = "Traceback (most recent call last):\n  File x\nKeyError: 'dtype'\n\n"
@@ -123,6 +124,17 @@ def test_a_signal_is_reported_after_the_last_line_of_a_log(run_log: Path) -> Non
     script_error = SCRIPT_ERROR.format(rule="sweep_units", ending=KILLED)
     run_log.write_text(script_error + job_error("sweep_units", 7, "silent.log"))
     assert "92% done\nSignal SIGKILL ended the job." in str(first_failure(run_log))
+
+
+def test_a_bar_of_progress_is_no_reason(run_log: Path) -> None:
+    Path("bar.log").write_text("host=node1\n100%|█████| 30/30 [00:00<00:00, 5871.50it/s]\n")
+    script_error = SCRIPT_ERROR.format(
+        rule="sweep_units", ending="died with <Signals.SIGTERM: 15>."
+    )
+    run_log.write_text(script_error + job_error("sweep_units", 7, "bar.log"))
+    failure = str(first_failure(run_log))
+    assert "30/30" not in failure
+    assert "Signal SIGTERM ended the job." in failure
 
 
 def test_a_run_that_was_stopped_has_no_failure(run_log: Path) -> None:

@@ -28,7 +28,7 @@ from lamina.variant import Variant
 def select(
     base: PreparedModel,
     calibrations: PreparedCalibration | Sequence[PreparedCalibration],
-    removed: Sequence[int | str],
+    removed: int | str | Sequence[int | str],
     *,
     name: str | None = None,
     repairs: Mapping[str, Mapping[str, Any]] | None = None,
@@ -40,9 +40,9 @@ def select(
         base: The model.
         calibrations: The samples that choose. Others may follow, for options that name them:
             `also`, `judge`, and `data` of a repair.
-        removed: Sizes: a number of layers, or a share of them such as `"25%"`. Layers that run
-            again count against those removed: 0 is as many layers, otherwise used. All sizes share
-            passes, so ask for them together.
+        removed: A size or several: a number of layers, or a share of them such as `"25%"`. Layers
+            that run again count against those removed: 0 is the same number of layers, repeated or
+            reordered. All sizes share passes, so ask for them together.
         name: What tables and exports call this way to choose; by default its `strategy`.
         repairs: Repairs by name, with the keys of `repairs` in a configuration. A portfolio judges
             every set of layers bare and with each of them; option `repair` of other strategies
@@ -58,6 +58,8 @@ def select(
     """
     if isinstance(calibrations, PreparedCalibration):
         calibrations = [calibrations]
+    if isinstance(removed, int | str):
+        removed = [removed]
     given = {calibration.name: calibration for calibration in calibrations}
     name = name or str(options.get("strategy", Selector.USUAL))
     entries = _read_options(name, repairs or {}, options)

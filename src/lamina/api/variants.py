@@ -113,6 +113,7 @@ def repair(
 
     Raises LaminaError if an option is not allowed, or the method cannot repair this plan.
     """
+    _check_single(pruned, "repair")
     if pruned.patches is not None or pruned.adapter is not None:
         raise LaminaError(f"{pruned.variant} is repaired or trained already. Repair a bare one.")
     if options:
@@ -129,6 +130,18 @@ def repair(
             return pruned
         entry = pruned.repairs[name]
     return _fit_repair(pruned, name, entry, seed)
+
+
+def _check_single(pruned: PrunedModel, function: str) -> None:
+    """Refuse the list that `lamina.select` gives.
+
+    Raises LaminaError, which says how to take a model of it.
+    """
+    if not isinstance(pruned, PrunedModel):
+        raise LaminaError(
+            f"lamina.{function} takes one pruned model, and lamina.select gives a list of them. "
+            f"Write (pruned,) = lamina.select(…), then lamina.{function}(pruned, …)."
+        )
 
 
 def _fit_repair(pruned: PrunedModel, name: str, entry: Repair, seed: int) -> PrunedModel:
@@ -175,6 +188,7 @@ def heal(
     Raises LaminaError if an option is not allowed, there is nothing to train, or the loss is not
     finite.
     """
+    _check_single(pruned, "heal")
     if pruned.adapter is not None:
         raise LaminaError(f"{pruned.variant} is trained already. Give the one before its healing.")
     name = name or str(options.get("method", "healing"))

@@ -40,7 +40,7 @@ SELECTION_KEYS: dict[str, Column] = {
     "removed": Column(
         "int64",
         "Size of the plan: number of units it removes, less the layers that run again. At 0 the "
-        "model has as many layers, otherwise used, below 0 more.",
+        "model has the same number of layers, repeated or reordered; below 0 it has more.",
     ),
 }
 
@@ -55,8 +55,8 @@ VARIANT_KEYS: dict[str, Column] = {
     "removed": Column(
         "int64",
         "Size of the variant's plan: number of units removed, less the layers that run again. It "
-        "is 0 for the base model, and for a plan with as many layers, otherwise used: `selector` "
-        "tells them apart.",
+        "is 0 for the base model, and for a plan with the same number of layers, repeated or "
+        "reordered: `selector` tells them apart.",
     ),
     "repair": Column("string", "Name of the repair; none without one."),
     "healing": Column("string", "Name of the healing; none without one."),

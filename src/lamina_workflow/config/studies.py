@@ -196,8 +196,8 @@ class Prune(Study):
         "(or of `context`; at most what the model takes). `{parameters: 75%}`, `{parameters: 6B}`: "
         "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
         "weights and of that cache that it reads. What a repair adds is not counted. Layers that "
-        "run again count against those that are removed: `0` is as many layers, otherwise used, "
-        "and `-2` two more. Only strategies that move layers take these; `repeat` takes as many more "
+        "run again count against those that are removed: `0` is the same number of layers, "
+        "repeated or reordered, and `-2` two more. Only strategies that move layers take these; `repeat` takes as many more "
         "as a size such as `{latency: 120%}` has room for.",
         min_length=1,
     )

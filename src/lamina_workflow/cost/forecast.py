@@ -165,11 +165,11 @@ def describe_remaining(
         return "Nothing is left to run."
     seconds += min(n_jobs, n_computing) * start_seconds.with_model
     seconds += max(0, n_jobs - n_computing) * start_seconds.without_model
+    left = format_duration(run_beside(seconds, longest_seconds, n_parallel))
     return (
-        f"{n_jobs:,} jobs are left to run. A job starts in {start_seconds.with_model:.1f} s, and "
-        f"in {start_seconds.without_model:.1f} s where it computes with no model: in all about "
-        f"{format_duration(run_beside(seconds, longest_seconds, n_parallel))}, with "
-        f"{n_parallel} at a time."
+        f"{n_jobs:,} jobs are left to run, which takes about {left} with {n_parallel} at a time. "
+        f"Of this, a job starts in {start_seconds.with_model:.1f} s, and in "
+        f"{start_seconds.without_model:.1f} s where it computes with no model."
     )
 
 
@@ -286,13 +286,14 @@ def main(arguments: Iterable[str] | None = None) -> None:
         message = (
             "Times of one job after the other on this machine, each with "
             f"{n_threads} of its {os.cpu_count()} cores, at the "
-            f"{rate / TERA:.2g} TFLOP/s of the study's own model. RATE=100 is a GPU's."
+            f"{rate / TERA:.2g} TFLOP/s of the study's own model. RATE=100 (lamina: --rate 100) is a "
+            "GPU's."
         )
     else:
         rate = (asked_rate or GPU_RATE) * TERA
         message = (
-            f"Times of one device at {rate / TERA:g} TFLOP/s. CALIBRATE=1 measures this machine "
-            "instead."
+            f"Times of one device at {rate / TERA:g} TFLOP/s. CALIBRATE=1 (lamina: --calibrate) "
+            "measures this machine instead."
         )
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
     seconds = sum(stage.flops for stage in stages.values()) / rate

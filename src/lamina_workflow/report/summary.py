@@ -77,12 +77,15 @@ def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str
         n_layers = len({row["layer"] for row in model_rows})
         n_samples = max(row["accuracy_samples"] for row in model_rows)
 
-        removable_layers = f"{n_removable[fewest] or 'none'} of {n_layers} layers on {fewest}"
+        removable_layers = f"{n_removable[fewest] or 'none'} of {n_layers} layers ({fewest})"
         if most != fewest:
-            removable_layers += f" to {n_removable[most]} on {most}"
+            removable_layers = (
+                f"between {n_removable[fewest]} ({fewest}) and {n_removable[most]} ({most}) of "
+                f"{n_layers} layers"
+            )
         sentences.append(
-            f"{model}: removed one at a time, {removable_layers} cost no accuracy that "
-            f"{n_samples} samples can show."
+            f"{model}: {removable_layers} can be removed singly without a loss of accuracy that "
+            f"{n_samples} samples show."
         )
     return sentences
 

@@ -18,6 +18,7 @@ _WHY_KILLED = (
     "`kill -9`."
 )
 _MAX_MESSAGE_LINES = 20  # a longer text is a log
+_PROGRESS_BAR = re.compile(r"\d+%\|.*\d+/\d+ \[")
 
 
 FOLDER = "LAMINA_FOLDER"
@@ -94,7 +95,10 @@ def _first_message(logs: Sequence[Path]) -> str:
 
 
 def _message(log: Path) -> str | None:
-    """The last message of lamina in a log, else its last line; None without a line."""
+    """The last message of lamina in a log, else its last line; None without a line.
+
+    The line where a job says where it runs, and bars of progress, are no reasons.
+    """
     if not log.is_file():
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
@@ -102,7 +106,6 @@ def _message(log: Path) -> str | None:
     if starts:
         return "\n".join(lines[starts[-1] :][:_MAX_MESSAGE_LINES])
     for line in reversed(lines):
-        # The first line of a job says where it runs, so it is not a reason.
-        if line.strip() and not line.startswith("host="):
+        if line.strip() and not line.startswith("host=") and not _PROGRESS_BAR.search(line):
             return line
     return None

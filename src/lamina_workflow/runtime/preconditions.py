@@ -120,8 +120,8 @@ def hold_results(folder: Path) -> None:
             lock.acquire(blocking=False)
         except Timeout:
             raise LaminaError(
-                f"{folder} is being written by another run: of another clone, in a container or on "
-                "another node. Wait until it has ended."
+                f"{folder} is being written by another run: of this folder or another clone, in a "
+                "container or on another node. Wait until it has ended."
             ) from None
         except (NotImplementedError, OSError):
             return

@@ -231,6 +231,8 @@ def _check_request(base: PreTrainedModel, source: BaseSource, form: str, target:
             f"{type(base).__name__} comes from Python code in the model's folder. Only models "
             "whose class is part of transformers can be exported."
         )
+    if target.is_file():
+        raise LaminaError(f"{target} is a file. Name a folder for the export.")
     if target.is_dir() and any(target.iterdir()) and not (target / RECORD).is_file():
         raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
     if form == "gguf":

@@ -80,7 +80,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
             _draw_line(axes, metric_index, points)
         style.set_doubling_scale(axes, (row["n_samples"] for row in rows))
         axes.set_ylim(-0.25, 1.03)
-        axes.set(xlabel="calibration samples", ylabel="rank correlation")
+        axes.set(xlabel="calibration samples", ylabel="correlation of two rankings")
         axes.set_title(theme.format_title(model, calibration))
     drawn_metrics = {row["metric"] for row in rows}
     legend_entries = [
