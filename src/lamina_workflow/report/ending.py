@@ -92,6 +92,11 @@ def _describe_recommendation(
     configuration: str,
 ) -> list[str]:
     """The best variant and how to take it; where none keeps enough, the nearest one."""
+    if not recommended and not wanted.must_load:
+        return [
+            "best variant  none is recommended: none was measured on its calibration's task "
+            "(benchmarks.tasks)"
+        ]
     answers = [row for row in recommended if row["question"] == "task"]
     enough = [row for row in answers if row["kept_enough"] and not row["at_chance"]]
     lines = []
