@@ -4,7 +4,9 @@ It ends with the process that started it.
 """
 
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,10 +43,10 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         text=True,
     )
     assert starter.stdout is not None
-    socket = Path(starter.stdout.readline().strip())
-    yield str(socket)
+    file = Path(starter.stdout.readline().strip())
+    yield str(file)
     starter.communicate("")
-    wait_until(lambda: not socket.exists())
+    wait_until(lambda: not file.exists())
 
 
 def start_job(folder: Path, code: str, address: str | None) -> subprocess.Popen[str]:
@@ -115,3 +117,19 @@ def test_a_fork_ends_with_its_job_and_a_job_as_its_fork(
 
     assert job.wait() == -signal.SIGKILL
     wait_until(lambda: not Path(f"/proc/{fork_pid}").exists())
+
+
+def test_a_fork_ends_whose_job_was_killed_while_it_asked(address: str) -> None:
+    """The fork holds the streams of its job; nobody else does once the connection is closed."""
+    reading_end, writing_end = os.pipe()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        socket.send_fds(connection, [(1000).to_bytes(8)], [writing_end] * 3)
+        connection.sendall(b'{"cwd":')
+    os.close(writing_end)
+
+    readable, _, _ = select.select([reading_end], [], [], 60)
+
+    assert readable, "the fork waits for the rest"
+    assert os.read(reading_end, 1) == b""
+    os.close(reading_end)

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -129,7 +130,8 @@ def _run_script(connection: socket.socket) -> None:
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    connection.send(_HAS_BEGUN)
+    with suppress(BrokenPipeError):  # of a job that was killed; the thread then ends this process
+        connection.send(_HAS_BEGUN)
     threading.Thread(target=_end_with_job, args=[connection], daemon=True).start()
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -146,7 +148,10 @@ def _run_script(connection: socket.socket) -> None:
 def _receive(connection: socket.socket, size: int) -> bytes:
     received = b""
     while len(received) < size:
-        received += connection.recv(size - len(received))
+        part = connection.recv(size - len(received))
+        if not part:
+            os._exit(1)  # the job was killed
+        received += part
     return received
 
 
