@@ -36,6 +36,8 @@ LOCAL_MODELS = {
     "config/qwen-repairs.yaml": ("qwen-0.5b-chat", 24),
     "config/qwen-written.yaml": ("qwen-0.5b-chat", 24),
     "config/qwen-papers.yaml": ("qwen-0.5b", 24),
+    "config/qwen-own-answers.yaml": ("qwen-0.5b-chat", 24),
+    "config/qwen-1.5b-own-answers.yaml": ("qwen-1.5b-chat", 28),
 }
 # Those of models and data of the hub.
 HUB_MODELS = [

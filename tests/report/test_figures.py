@@ -410,6 +410,37 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
     assert "strong" not in sentence
 
 
+def search_end(removed: int, loss: float, strategy: str = "portfolio") -> dict[str, Any]:
+    """What a search measured at its end, of a size or (strategy none) of the base model."""
+    return {
+        "model": "m",
+        "calibration": "c",
+        "selector": "best",
+        "strategy": strategy,
+        "removed": removed,
+        "step": removed,
+        "units": [str(layer) for layer in range(removed)],
+        "stage": "held back",
+        "n_samples": 30,
+        "n_new": 30,
+        "loss": loss,
+        "kept": True,
+        "layer_tokens": 0.0,
+        "evaluation": removed,
+    }
+
+
+def test_judging_documents_that_a_cut_makes_likelier_are_reported(tmp_path: Path) -> None:
+    """By more than a tenth: 22 nats to 17, but not to 21."""
+    rows = [search_end(0, 22.0, "none"), search_end(1, 21.0), search_end(2, 17.0)]
+    write_tables(tmp_path, searches=rows)
+    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+        (sentence,) = cautions.list_likelier_documents(connection)
+
+    assert "2 removed by best on c (loss 22 to 17, n = 30)." in sentence
+    assert "1 removed" not in sentence
+
+
 @pytest.mark.parametrize("script", ["plot_figure", "render_report"])
 def test_report_scripts_start_without_torch(script: str) -> None:
     code = (

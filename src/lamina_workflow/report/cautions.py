@@ -20,6 +20,7 @@ from lamina_workflow.report.formatting import format_signed
 
 MAX_EXAMPLES = 4  # of a sentence that lists variants
 MAX_UNITS = 5  # of a sentence that lists units
+LIKELIER = 0.9  # of the base model's loss; between this and all of it is chance
 WIDE_INTERVAL = 0.5  # of a reliability: one that says little
 
 
@@ -81,6 +82,24 @@ def _keeps_less(variant: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether the 95 % interval of the difference, of independent shares, lies below 0."""
     stderr = (variant["own_kept_stderr"] ** 2 + other["own_kept_stderr"] ** 2) ** 0.5
     return bool(other["own_kept"] - variant["own_kept"] > Z95 * stderr)
+
+
+def list_likelier_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Plans that were chosen because the judging documents got likelier than for the base model."""
+    examples = [
+        f"{_name_removal(row)} (loss {row['loss_base']:.3g} to {row['loss']:.3g}, "
+        f"n = {row['n_samples']})"
+        for row in answer_question(connection, "what_searching_found")
+        if row["loss_base"] and row["loss"] < LIKELIER * row["loss_base"] and row["removed"] > 0
+    ]
+    if not examples:
+        return []
+    return [
+        f"Smaller models lose less than the base model on documents that judged: "
+        f"{_list_first(examples)}. These are not written as the base model writes, so that a lower "
+        "loss need not mean a better model. Where answers are written, let the model's own right "
+        "ones judge (answers: model, keep: right in the calibration)."
+    ]
 
 
 def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -344,6 +344,7 @@ def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list
 CAUTIONS = (
     cautions.list_harmful_repairs,
     cautions.list_worse_smaller_removals,
+    cautions.list_likelier_documents,
     cautions.list_ineffective_healings,
     cautions.describe_reliability,
     compare_writing_with_choosing,
