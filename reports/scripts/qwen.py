@@ -4,6 +4,7 @@
     PYTHONPATH=src python reports/scripts/qwen.py tables    # of the studies that have ended
 
 Both work in the current folder: `results/`, `config/qwen-*.yaml` and `reports/qwen.md` are there.
+`config/qwen-1.5b-own-answers.yaml` is run by itself.
 A table of the page stands between `<!-- NAME -->` and `<!-- end -->`.
 """
 
@@ -19,7 +20,7 @@ PAGE = Path("reports/qwen.md")
 MODEL = "qwen-0.5b"
 # In the order in which they run; `draws` is the first one with a second draw of its questions.
 STUDIES = [f"config/{MODEL}.yaml", "config/qwen-repairs.yaml", "config/qwen-written.yaml",
-           "config/qwen-papers.yaml", f"results/{MODEL}-draws.yaml"]  # fmt: skip
+           "config/qwen-own-answers.yaml", "config/qwen-papers.yaml", f"results/{MODEL}-draws.yaml"]  # fmt: skip
 
 # Points of accuracy that each way loses against the member that is best in hindsight, in cases of a
 # task, a draw and a size; and against the portfolio, over documents.
@@ -95,6 +96,20 @@ LEFT JOIN (FROM studies.gate_results WHERE study = $study)
 WHERE s.study = $study AND s.removed > 0 AND higher_is_better
 ORDER BY s.selector, s.removed, s.repair <> 'none', task
 """
+JUDGES = """
+WITH kept AS (
+    SELECT model, calibration, selector, removed, task, n_samples,
+        format('{:.2f} of {:.2f} ({:.0f} ± {:.0f} %)', value, base_value, 100 * kept, 196 * kept_stderr) AS text
+    FROM studies.scores WHERE study = $study AND removed > 0 AND higher_is_better AND task LIKE 'written%'
+)
+SELECT if(calibration = 'written', 'the data''s answers', 'its own right answers') AS "judged by", selector AS way, removed,
+    any_value(text) FILTER (task = 'written_arithmetic') AS "word problems",
+    any_value(text) FILTER (task = 'written_json') AS JSON,
+    any_value(text) FILTER (task = 'written_functions') AS functions, any_value(n_samples) AS n,
+    any_value(round(text_ratio, 2)) AS "text, × base", any_value(units) AS layers
+FROM kept JOIN (FROM studies.variants WHERE study = $study) USING (model, calibration, selector, removed)
+GROUP BY ALL ORDER BY removed, way, "judged by" DESC
+"""
 CHOICES = """
 SELECT selector AS way, removed, healing, round(base_value, 3) AS base,
     format('{:.3f} ± {:.3f}', value, 1.96 * stderr) AS accuracy,
@@ -117,6 +132,8 @@ TABLES = {
     "advice with two draws": (ADVICE, f"{MODEL}-draws"),
     "repairs": (REPAIRS, "qwen-repairs"),
     "written": (WRITTEN, "qwen-written"),
+    "judges": (JUDGES, "qwen-own-answers"),
+    "judges of the 1.5B": (JUDGES, "qwen-1.5b-own-answers"),
     "choices": (CHOICES, "qwen-papers"),
     "agreement": (AGREEMENT, MODEL),
 }
@@ -142,7 +159,10 @@ def run_studies() -> None:
 def as_markdown(relation: duckdb.DuckDBPyRelation) -> str:
     """The rows of an answer as a table of Markdown."""
     lines = [relation.columns, ["---"] * len(relation.columns), *relation.fetchall()]
-    return "".join(f"| {' | '.join(map(str, line))} |\n" for line in lines)
+    return "".join(
+        f"| {' | '.join('–' if value is None else str(value) for value in line)} |\n"
+        for line in lines
+    )
 
 
 def write_tables() -> None:
