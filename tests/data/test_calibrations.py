@@ -129,6 +129,31 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
     assert calibration.facts["chance_accuracy"] == 0
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_in_a_chat_template_an_answer_ends_with_the_turn(tmp_path: Path, chat: bool) -> None:
+    """Without one, the stop of the task, here a full stop, ends it."""
+    model_folder = tmp_path / "model"
+    shutil.copytree(REFERENCE, model_folder, ignore=shutil.ignore_patterns("data"))
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.save_pretrained(model_folder)
+    task = (ROOT / "workflow/tasks/microworld_sorting.yaml").read_text()
+    (tmp_path / "workflow/tasks").mkdir(parents=True)
+    changed_task = task.replace('until: ["\\n"]', 'until: [" ."]')
+    assert changed_task != task
+    (tmp_path / "workflow/tasks/microworld_sorting.yaml").write_text(changed_task)
+    (tmp_path / "resources").symlink_to(ROOT / "resources")
+    entry = Model(source=str(model_folder), dtype="float32", chat_template=chat)
+    manifest = describe_model("reference", entry, model_folder)
+    options = Calibration.from_options(TASK | {"task": "microworld_sorting"})
+
+    calibration = prepare_calibration("sorting", options, manifest, tmp_path)
+
+    (ending,) = {sample.rows[0].continuation[-1] for sample in calibration.samples}
+    expected_ending = tokenizer.eos_token if chat else "."
+    assert tokenizer.convert_ids_to_tokens(ending) == expected_ending
+
+
 @pytest.fixture
 def without_tasks_of_lm_eval(monkeypatch: pytest.MonkeyPatch) -> None:
     """lm-eval's index of its own ten thousand tasks takes most of a minute."""

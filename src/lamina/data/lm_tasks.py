@@ -312,7 +312,8 @@ def _answer_row(
     texts, context_ids, answer_ids = encode_pair(lm, context, answer)
     stops = (task.config.generation_kwargs or {}).get("until") or []
     stop_ids: list[int] = []
-    if stops:
+    # In a chat template, a model ends its turn and writes no stop string.
+    if stops and not style.chat_template:
         _, _, stopped_ids = encode_pair(lm, context, answer + stops[0])
         if stopped_ids[: len(answer_ids)] == answer_ids:
             stop_ids = stopped_ids[len(answer_ids) :][:1]
