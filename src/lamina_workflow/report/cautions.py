@@ -97,8 +97,8 @@ def list_likelier_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [
         f"Smaller models lose less than the base model on documents that judged: "
         f"{_list_first(examples)}. These are not written as the base model writes, so that a lower "
-        "loss need not mean a better model. Where answers are written, let the model's own right "
-        "ones judge (answers: model, keep: right in the calibration)."
+        "loss need not mean a better model. Where answers are written, list strategy: block beside "
+        "these selectors and test what is written."
     ]
 
 
