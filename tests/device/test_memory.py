@@ -58,7 +58,6 @@ def test_a_sweep_that_is_too_large_is_halved_until_it_fits(
 MEMORY_SHARES: dict[str, tuple[float, ...]] = {
     "capture_activations": (0.7, 0.4),
     "sweep_gradient": (0.8, 0.5),
-    "sweep_fit": (0.9,),
     "sweep_looped": (0.8, 0.6),
     "fit_patch[ghost]": (0.8, 0.6),
     "fit_patch[linearpatch]": (0.8, 0.6),

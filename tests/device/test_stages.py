@@ -58,7 +58,6 @@ PLANTED_FUNCTIONS = {
     "sweep_removal": "lamina.engine.packing:collate_lines",
     "sweep_stream": "lamina.engine.packing:collate_lines",
     "sweep_gradient": "lamina.engine.weights:pad_sequences",
-    "sweep_fit": "lamina.engine.moments:zero_moments",
     "sweep_looped": "lamina.engine.taps:pad_sequences",
     "sweep_donors": "lamina.models.replacements:_load_sibling",
     "search_plans": "lamina.engine.moments:zero_moments",

@@ -24,7 +24,9 @@ say() { echo "cluster.sh: $*" >&2; }
 
 # pid file of a daemon, whose name it has. A killed daemon leaves it behind, and the number may be another process's now.
 runs() {
-    [[ -s $1 && $(readlink "/proc/$(<"$1")/exe") == */$(basename "$1" .pid) ]]
+    local process
+    process=/proc/$(cat "$1" 2>/dev/null) || return
+    [[ -e $process/exe && $(<"$process/comm") == "$(basename "$1" .pid)" ]]
 }
 
 until_true() { # seconds, what is waited for, command …
