@@ -10,7 +10,7 @@ import math
 import random
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +48,7 @@ QUESTIONS_THAT_TEST = "questions-test.jsonl"
 TEXT_THAT_CHOOSES = "text-choose.jsonl"
 TEXT_THAT_TESTS = "text-test.jsonl"
 CONFIGURATION = "config.yaml"
-# What messages about a configuration name, in the words of the command.
+# Keys that messages name, in the words of the command.
 OPTIONS_BY_KEY = {
     "--text.text:": "--text:",
     "calibrations.task:": "--task:",
@@ -110,13 +110,13 @@ class PreparedStudy:
 
 
 @contextmanager
-def naming_options() -> Iterator[None]:
+def naming_options(option_by_key: Mapping[str, str] = OPTIONS_BY_KEY) -> Iterator[None]:
     """While open, errors name options of the command in place of keys of a configuration."""
     try:
         yield
     except LaminaError as error:
         message = str(error)
-        for key, option in OPTIONS_BY_KEY.items():
+        for key, option in option_by_key.items():
             message = message.replace(key, option)
         raise LaminaError(message) from None
 
@@ -319,16 +319,13 @@ def _check_study(request: PruneRequest, prepared: PreparedStudy) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         _write_files(Path(scratch), CONFIGURATION, prepared)
-        try:
+        option = "--remove"
+        if request.fit is not None:
+            option = "--fit"
+        elif request.faster is not None:
+            option = "--faster"
+        with naming_options({"studies.prune.removed": option}):
             load_configuration(prepared.configuration, Path(scratch))
-        except LaminaError as error:
-            option = "--remove"
-            if request.fit is not None:
-                option = "--fit"
-            elif request.faster is not None:
-                option = "--faster"
-            message = str(error).replace("studies.prune.removed", option)
-            raise LaminaError(message) from None
 
 
 def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:

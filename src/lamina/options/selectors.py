@@ -281,8 +281,8 @@ class Selector(Choice):
         """The sizes that plans for a model of `n_layers` layers may have.
 
         A size is the number of units that are removed, less the layers that run again. So size 0 is
-        the same number of layers, repeated or reordered, and -2 is two more. A strategy that only removes takes
-        sizes from 1 on; one that `MOVES` layers says here what it takes.
+        the same number of layers, repeated or reordered, and -2 is two more. A strategy that only
+        removes takes sizes from 1 on; one that `MOVES` layers says here what it takes.
         """
         return range(1, self.largest_removal(n_layers) + 1)
 

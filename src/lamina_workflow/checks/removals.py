@@ -1,6 +1,6 @@
 """How many units a study removes: whether that many can be, and what sizes such as 6 GB come to."""
 
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 
 from lamina.errors import LaminaError
@@ -113,9 +113,9 @@ class RemovalChecks:
         self.n_layers = n_layers
 
     def reach_size(self, selector: str, size: Size, model_sizes: sizes.Sizes) -> ReachedSize:
-        """The fewest units of a selector with which every plan leaves at most a size.
+        """The smallest size of a selector with which every plan leaves at most a `Size`.
 
-        Of a selector that adds layers, the most with which every plan takes at most that.
+        These are the fewest units that go; of a selector that adds layers, the most that come.
 
         Raises LaminaError if the size is not below that of the base model, or out of reach.
         """
@@ -124,39 +124,39 @@ class RemovalChecks:
             size.what, size.context, selector_options.cost
         )
         size_limit = size.limit(whole_amount)
-        if selector_options.GROWS:
-            most_added = -selector_options.allowed_sizes(self.n_layers).start
-            largest_layers = sorted(saved_by_kind[selector_options.units], reverse=True)
-            grown_amounts = list(accumulate(largest_layers[:most_added], initial=whole_amount))
-            n_added = sum(amount <= size_limit for amount in grown_amounts) - 1
-            if n_added < 1:
-                raise LaminaError(
-                    f"{self.entry_key}: {size} has no room for a layer more: with one, "
-                    f"'{self.model}' takes up to {size.share(grown_amounts[1], whole_amount)}. "
-                    "Write a larger size."
-                )
-            return ReachedSize(-n_added, grown_amounts[n_added], whole_amount)
-        if whole_amount <= size_limit:
+        if whole_amount <= size_limit and not selector_options.GROWS:
             raise LaminaError(
                 f"{self.entry_key}: {size} leaves '{self.model}' as it is "
                 f"({size.share(whole_amount, whole_amount)}). Write a smaller size."
             )
 
-        # Whichever units a plan removes, it saves at least what the smallest ones do.
-        saved_amounts = accumulate(sorted(saved_by_kind[selector_options.units]), initial=0.0)
-        left_amounts = [whole_amount - amount for amount in saved_amounts]
-        largest_removal = max(0, selector_options.allowed_sizes(self.n_layers).stop - 1)
-        if left_amounts[largest_removal] > size_limit:
-            context_hint = ", or a smaller `context`" if size.what == "memory" else ""
-            raise LaminaError(
-                f"{self.entry_key}: {size} cannot be reached: selector '{selector}' removes at "
-                f"most {largest_removal} of the {self.n_layers} layers of '{self.model}', and "
-                f"without them up to {size.share(left_amounts[largest_removal], whole_amount)} are "
-                f"left. Write a larger size{context_hint}."
-            )
+        # Whichever units a plan removes, it saves at least what the smallest ones do; whichever run
+        # again, they take at most what the largest ones do.
+        saved_amounts = sorted(saved_by_kind[selector_options.units])
+        left_by_size: dict[int, float] = {}
+        for n_removed in selector_options.allowed_sizes(self.n_layers):
+            if n_removed < 0:
+                left_by_size[n_removed] = whole_amount + sum(saved_amounts[n_removed:])
+            else:
+                left_by_size[n_removed] = whole_amount - sum(saved_amounts[:n_removed])
+        fitting_sizes = [
+            n_removed for n_removed, left in left_by_size.items() if left <= size_limit
+        ]
+        if fitting_sizes:
+            return ReachedSize(fitting_sizes[0], left_by_size[fitting_sizes[0]], whole_amount)
 
-        n_removed = sum(amount > size_limit for amount in left_amounts)
-        return ReachedSize(n_removed, left_amounts[n_removed], whole_amount)
+        nearest = size.share(min(left_by_size.values(), default=whole_amount), whole_amount)
+        if selector_options.GROWS:
+            raise LaminaError(
+                f"{self.entry_key}: {size} has no room for a layer more: with one, '{self.model}' "
+                f"takes up to {nearest}. Write a larger size."
+            )
+        context_hint = ", or a smaller `context`" if size.what == "memory" else ""
+        raise LaminaError(
+            f"{self.entry_key}: {size} cannot be reached: selector '{selector}' removes at most "
+            f"{max(left_by_size, default=0)} of the {self.n_layers} layers of '{self.model}', and "
+            f"without them up to {nearest} are left. Write a larger size{context_hint}."
+        )
 
     def check_sign(self, selector: str, entry: int | str | Size) -> None:
         """Refuse a size below the least one of a selector, and one above where all are below 1."""

@@ -197,8 +197,8 @@ class Prune(Study):
         "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
         "weights and of that cache that it reads. What a repair adds is not counted. Layers that "
         "run again count against those that are removed: `0` is the same number of layers, "
-        "repeated or reordered, and `-2` two more. Only strategies that move layers take these; `repeat` takes as many more "
-        "as a size such as `{latency: 120%}` has room for.",
+        "repeated or reordered, and `-2` two more. Only strategies that move layers take these; "
+        "`repeat` takes as many more as a size such as `{latency: 120%}` has room for.",
         min_length=1,
     )
     repairs: Names = option(

@@ -168,8 +168,8 @@ def describe_remaining(
     left = format_duration(run_beside(seconds, longest_seconds, n_parallel))
     return (
         f"{n_jobs:,} jobs are left to run, which takes about {left} with {n_parallel} at a time. "
-        f"Of this, a job starts in {start_seconds.with_model:.1f} s, and in "
-        f"{start_seconds.without_model:.1f} s where it computes with no model."
+        f"Starting takes {start_seconds.with_model:.1f} s of each job, "
+        f"{start_seconds.without_model:.1f} s where no model is loaded."
     )
 
 

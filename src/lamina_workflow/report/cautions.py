@@ -20,7 +20,7 @@ from lamina_workflow.report.formatting import format_signed
 
 MAX_EXAMPLES = 4  # of a sentence that lists variants
 MAX_UNITS = 5  # of a sentence that lists units
-LIKELIER = 0.9  # of the base model's loss; between this and all of it is chance
+LIKELIER = 0.9  # share of the base model's loss; a smaller fall may be chance
 WIDE_INTERVAL = 0.5  # of a reliability: one that says little
 
 
