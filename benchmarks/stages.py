@@ -13,10 +13,18 @@ from collections import defaultdict
 from pathlib import Path
 
 from lamina.store import parquet
-from lamina_workflow.cost.overtime import RULES_BY_STAGE
 
-STAGE_OF_RULE = {rule: stage for stage, rules in RULES_BY_STAGE.items() for rule in rules}
-STAGE_OF_RULE |= {"heal_variant": "heal", "benchmark_generation": "benchmark"}
+STAGE_OF_RULE = {
+    "capture_activations": "capture",
+    "sweep_units": "sweep",
+    "search_plans": "search",
+    "fit_patch": "repair",
+    "heal_variant": "heal",
+    "benchmark_task": "benchmark",
+    "benchmark_perplexity": "benchmark",
+    "benchmark_efficiency": "benchmark",
+    "benchmark_generation": "benchmark",
+}
 LEAST_SECONDS = 60  # of a stage; a shorter one is mostly starts
 
 

@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +26,7 @@ from lamina.variant import FORM
 from lamina.version import VERSION
 from lamina_workflow.checks import advice
 from lamina_workflow.config.text import DEFAULT_CONFIGURATIONS, read_configuration
+from lamina_workflow.cost.overtime import describe_overtime
 from lamina_workflow.papers.study import (
     PAPERS,
     SAMPLES,
@@ -144,19 +145,18 @@ def prune(
     )
     folder = folder or default_folder(model)
     typer.echo("Reading the model's configuration and your data …", err=True)
-    sized: SizedRequest | None = None
     if minutes is not None:
         with _leaving_no_new_folder(folder):
-            sized = _fit_into_time(request, folder, minutes, cores)
-        request = sized.request
+            request = _fit_into_time(request, folder, minutes, cores)
     study = write_study(request, folder)
     typer.echo("\n".join(study.notes))
     start_time = time.monotonic()
     _run_snakemake(study.folder, cores, Path(CONFIGURATION), *WHOLE_STUDY)
     seconds = time.monotonic() - start_time
     _print_ending(study.folder, Path(CONFIGURATION))
-    if minutes is not None and sized is not None:
-        _print_overtime(study.folder, minutes, seconds, sized.forecast_by_stage)
+    if minutes is not None:
+        for line in describe_overtime(minutes, seconds, os.getloadavg()[2]):
+            typer.echo(line)
     typer.echo(f"These files and commands are those of the folder: cd {study.folder}")
 
 
@@ -175,15 +175,7 @@ def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
         raise
 
 
-class SizedRequest(NamedTuple):
-    """A request whose samples suit a time."""
-
-    request: PruneRequest
-    forecast_by_stage: Mapping[str, float]
-    """Seconds of the jobs of each stage; empty of a study that is there already."""
-
-
-def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> SizedRequest:
+def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> PruneRequest:
     """The request with the most samples whose study takes at most so many minutes here.
 
     A study that is in the folder keeps its samples, so that a run goes on.
@@ -197,7 +189,7 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
     if (folder / CONFIGURATION).exists():
         # Of another study, which is refused as without a time.
         written_request = find_written(sized_requests.values(), folder)
-        return SizedRequest(written_request or largest_request, {})
+        return written_request or largest_request
     configurations: dict[int, dict[str, Any]] = {}
     for n_samples, sized_request in sized_requests.items():
         configuration = prepare_study(sized_request).configuration
@@ -230,22 +222,7 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
         files = prepare_study(largest_request).files
         n_given = max((len(records) for records in files.values()), default=None)
     typer.echo(sample_sizes.describe_choice(forecasts, chosen, minutes, n_given))
-    return SizedRequest(sized_requests[chosen.n_samples], chosen.seconds_by_stage)
-
-
-def _print_overtime(
-    folder: Path, minutes: float, seconds: float, forecast_by_stage: Mapping[str, float]
-) -> None:
-    """Say by how much a run took longer than it may, and why."""
-    from lamina.store import parquet
-    from lamina_workflow.cost.overtime import describe_overtime, sum_by_stage
-
-    jobs = parquet.read_table(
-        folder / RESULTS / "tables/jobs.parquet", ["rule", "seconds"]
-    ).to_pylist()
-    load = os.getloadavg()[2]
-    for line in describe_overtime(minutes, seconds, forecast_by_stage, sum_by_stage(jobs), load):
-        typer.echo(line)
+    return sized_requests[chosen.n_samples]
 
 
 @app.command()

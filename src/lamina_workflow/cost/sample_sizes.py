@@ -14,7 +14,7 @@ from lamina import paths
 from lamina.errors import LaminaError
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost import forecast
-from lamina_workflow.cost.estimate import count_works, sum_by_stage
+from lamina_workflow.cost.estimate import count_works
 from lamina_workflow.runtime import devices
 from lamina_workflow.study import requests
 
@@ -24,8 +24,6 @@ class SizeForecast(NamedTuple):
 
     n_samples: int
     seconds: float
-    seconds_by_stage: Mapping[str, float] = {}
-    """Of all jobs of a stage, as if one ran after the other."""
 
 
 class MachineSpeed(NamedTuple):
@@ -79,11 +77,7 @@ def forecast_sizes(
         seconds += (n_jobs - n_computing) * machine.start_seconds.without_model
         longest = max(work.cost.flops / work.cost.jobs for work in works) / machine.rate
         taken_seconds = forecast.run_beside(seconds, longest, machine.n_parallel)
-        seconds_by_stage = {
-            stage: cost.flops / machine.rate + cost.jobs * machine.start_seconds.with_model
-            for stage, cost in sum_by_stage(works).items()
-        }
-        forecasts.append(SizeForecast(n_samples, taken_seconds, seconds_by_stage))
+        forecasts.append(SizeForecast(n_samples, taken_seconds))
     return forecasts
 
 

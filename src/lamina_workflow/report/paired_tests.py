@@ -20,9 +20,8 @@ from lamina_workflow.report.answers import group_rows, query_rows
 # A sum of so many flipped differences is as good as normal; of fewer, signs are drawn.
 MIN_FOR_NORMAL = 50
 N_SIGN_DRAWS = 9999
-NOISY = (
-    3  # an interval of a ratio says nothing about it if its ends are more than so many times apart
-)
+# An interval of a ratio says nothing about it if its ends are more than so many times apart.
+NOISY = 3
 ALL = "all"  # the calibration and the task of a mean over tasks
 
 # What is tested: each document's value, higher being better, in the main metric of an own task.

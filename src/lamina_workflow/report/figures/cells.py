@@ -1,9 +1,11 @@
 """Cells of a matrix with a number on their colour, which several figures draw."""
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
 # A cell lies within its panel: it is neither to be clipped nor to be considered in the layout.
@@ -37,6 +39,18 @@ def draw_number_cell(
     )
     number.set_in_layout(False)
     return square
+
+
+def choose_scale(values: Iterable[float]) -> Normalize:
+    """From 0 to the largest value, or logarithmic if that is much larger than the median."""
+    positive_values = [value for value in values if value > 0]
+    if not positive_values:
+        return Normalize(0, 1)
+    least = min(positive_values)
+    largest = max(positive_values)
+    if largest > 6 * float(np.median(positive_values)) and least < largest:
+        return LogNorm(least, largest, clip=True)
+    return Normalize(0, largest)
 
 
 def choose_text_colour(background: tuple[float, ...]) -> str:

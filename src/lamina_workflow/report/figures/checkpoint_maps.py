@@ -3,8 +3,6 @@
 [arXiv 2605.14075, figures 7 to 13]
 """
 
-from typing import Any
-
 from matplotlib.figure import Figure
 
 from lamina_workflow.report.answers import group_rows
@@ -24,19 +22,10 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     maps = []
     for (series, component, metric, calibration), map_rows in groups.items():
         kind = "" if component == "layer" else f" ({component})"
-        notes = {row["step"]: _format_accuracy(row) for row in map_rows}
-        n_layers = 1 + max(row["layer"] for row in map_rows)
         title = f"{series}: {metric}{kind} on {calibration}"
-        maps.append(layer_maps.build_map(title, map_rows, "step", notes, n_layers))
+        maps.append(layer_maps.build_map(title, map_rows))
     legend = [("95 % interval includes 0", layer_maps.INCLUDES_ZERO_STYLE)]
     return layer_maps.draw_maps(maps, "steps or tokens", legend)
-
-
-def _format_accuracy(row: dict[str, Any]) -> str:
-    """The accuracy of a checkpoint, if removals were measured."""
-    if row["accuracy"] is None:
-        return ""
-    return style.format_interval(row["accuracy"], row["accuracy_stderr"], 2)
 
 
 def write_caption(rows: style.Rows) -> str:

@@ -4,7 +4,7 @@ Each row of a map is one measurement of all layers, such as a step of pruning or
 training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from lamina.options.metrics import METRICS
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import relevance_maps, style
-from lamina_workflow.report.figures.cells import Cell
+from lamina_workflow.report.figures.cells import Cell, choose_scale
 
 MAX_COLUMNS = 2  # of panels
 MAX_NAMED_ROWS = 24  # a map with more rows names some of them
@@ -61,37 +61,34 @@ class LayerMap:
     metric: str
     scores: np.ndarray
     includes_zero: np.ndarray  # whether the 95 % interval of a score includes 0, (rows, layers)
-    row_names: list[str]
-    notes: list[str]  # at the right of each row
+    row_names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # at the right of each row
     chosen: list[Cell] = field(default_factory=list)  # framed
     gone: list[Cell] = field(default_factory=list)  # crossed out
 
 
-def build_map(
-    title: str, rows: style.Rows, row_key: str, notes: Mapping[Any, str], n_layers: int
-) -> LayerMap:
-    """The map of some scores by layer; `row_key` names the column whose values are its rows.
+def build_map(title: str, rows: style.Rows) -> LayerMap:
+    """The map of the scores of one metric by step and layer, with the accuracy of each step."""
+    rows_by_step = group_rows(rows, "step")
+    shape = (len(rows_by_step), 1 + max(row["layer"] for row in rows))
+    layer_map = LayerMap(title, rows[0]["metric"], np.full(shape, np.nan), np.zeros(shape, bool))
+    for step_index, ((step,), step_rows) in enumerate(rows_by_step.items()):
+        layer_map.row_names.append(f"{step:,}")
+        layer_map.notes.append(_format_accuracy(step_rows[0]))
+        for row in step_rows:
+            cell = (step_index, row["layer"])
+            if row["score"] is not None:
+                layer_map.scores[cell] = row["score"]
+            if row["ci_low"] is not None:
+                layer_map.includes_zero[cell] = row["ci_low"] <= 0 <= row["ci_high"]
+    return layer_map
 
-    rows: Scores of one metric with `layer`, `score`, `ci_low` and `ci_high`.
-    notes: What stands at the right of a row, by the value of `row_key`.
-    """
-    row_values = list(group_rows(rows, row_key))
-    scores = np.full((len(row_values), n_layers), np.nan)
-    includes_zero = np.zeros((len(row_values), n_layers), bool)
-    for row in rows:
-        cell = (row_values.index((row[row_key],)), row["layer"])
-        if row["score"] is not None:
-            scores[cell] = row["score"]
-        if row["ci_low"] is not None:
-            includes_zero[cell] = row["ci_low"] <= 0 <= row["ci_high"]
-    return LayerMap(
-        title=title,
-        metric=rows[0]["metric"],
-        scores=scores,
-        includes_zero=includes_zero,
-        row_names=[f"{value:,}" for (value,) in row_values],
-        notes=[notes.get(value, "") for (value,) in row_values],
-    )
+
+def _format_accuracy(row: dict[str, Any]) -> str:
+    """The accuracy of a step, if removals were measured."""
+    if row["accuracy"] is None:
+        return ""
+    return style.format_interval(row["accuracy"], row["accuracy_stderr"], 2)
 
 
 def draw_maps(
@@ -127,7 +124,11 @@ def draw_maps(
 def _draw_metric(
     figure: Figure, all_axes: list[Axes], metric: str, maps: list[LayerMap], row_label: str
 ) -> None:
-    colours, scale = choose_scale(metric, maps)
+    if metric == "accuracy":  # as in every map
+        colours, scale = relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
+    else:
+        scores = np.concatenate([each.scores.ravel() for each in maps])
+        colours, scale = relevance_maps.COSINE, choose_scale(scores.tolist())
     for axes, layer_map in zip(all_axes, maps, strict=False):
         _draw_map(axes, layer_map, colours, scale)
         axes.set_ylabel(row_label)
@@ -141,24 +142,6 @@ def _draw_metric(
         style.set_log_ticks(bar.ax.xaxis)
     else:
         bar.ax.xaxis.set_major_locator(MaxNLocator(5))
-
-
-def choose_scale(metric: str, maps: Sequence[LayerMap]) -> tuple[Colormap, Normalize]:
-    """Colours of a metric: of accuracy as in every map, of others from 0 to their largest score.
-
-    The scale is logarithmic if the largest score is much larger than the median.
-    """
-    if metric == "accuracy":
-        return relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE
-    scores = np.concatenate([each.scores.ravel() for each in maps])
-    positive_scores = scores[np.isfinite(scores) & (scores > 0)]
-    if not len(positive_scores):
-        return relevance_maps.COSINE, Normalize(0, 1)
-    least = float(positive_scores.min())
-    largest = float(positive_scores.max())
-    if largest > 6 * float(np.median(positive_scores)) and least < largest:
-        return relevance_maps.COSINE, LogNorm(least, largest, clip=True)
-    return relevance_maps.COSINE, Normalize(0, largest)
 
 
 def _draw_map(axes: Axes, layer_map: LayerMap, colours: Colormap, scale: Normalize) -> None:

@@ -1,7 +1,5 @@
 """How relevance changes while layers are removed [arXiv 2605.14075, figures 14 to 16]."""
 
-from typing import Any
-
 from matplotlib.figure import Figure
 
 from lamina_workflow.report.answers import group_rows
@@ -35,10 +33,8 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 def _build_map(title: str, rows: style.Rows) -> LayerMap:
     """The map of one selection: a framed cell is removed, and crossed out from then on."""
-    notes = {row["step"]: _format_accuracy(row) for row in rows}
-    n_layers = 1 + max(row["layer"] for row in rows)
-    layer_map = layer_maps.build_map(title, rows, "step", notes, n_layers)
-    steps = list(notes)
+    layer_map = layer_maps.build_map(title, rows)
+    steps = list(dict.fromkeys(row["step"] for row in rows))
     for row in rows:
         if row["chosen"]:
             step_index = steps.index(row["step"])
@@ -46,13 +42,6 @@ def _build_map(title: str, rows: style.Rows) -> LayerMap:
             for later_index in range(step_index + 1, len(steps)):
                 layer_map.gone.append((row["layer"], later_index))
     return layer_map
-
-
-def _format_accuracy(row: dict[str, Any]) -> str:
-    """The accuracy before a removal, if the selector measures it."""
-    if row["accuracy"] is None:
-        return ""
-    return style.format_interval(row["accuracy"], row["accuracy_stderr"], 2)
 
 
 def write_caption(rows: style.Rows) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import duckdb
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
@@ -15,7 +14,12 @@ from matplotlib.patches import Patch, Rectangle
 
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
-from lamina_workflow.report.figures.cells import Cell, choose_text_colour, draw_number_cell
+from lamina_workflow.report.figures.cells import (
+    Cell,
+    choose_scale,
+    choose_text_colour,
+    draw_number_cell,
+)
 
 TITLE = "Which layers matter"
 POSITION = 10
@@ -60,7 +64,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     heights = [row_height * depth + 1.2 for depth in depths]
     figure = Figure(figsize=(2 * width, sum(heights) + 0.5), layout="constrained")
     grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
-    cosine_scale = _choose_cosine_scale(rows)
+    cosine_scale = choose_scale(row["cosine"] for row in rows if row["cosine"] is not None)
 
     for key, depth, (accuracy_axes, cosine_axes) in zip(keys, depths, grid, strict=True):
         model, component = key
@@ -140,16 +144,6 @@ def _draw_cosine(axes: Axes, rows: style.Rows, calibrations: list[str], scale: N
         text += _format_spread(row["cosine_spread"], _format_cosine)
         square = draw_number_cell(axes, cell, row["cosine"], text, COSINE, scale)
         style.add_hint(square, describe_cell(row, "cosine", 4))
-
-
-def _choose_cosine_scale(rows: style.Rows) -> Normalize:
-    """One scale for all panels; logarithmic if the largest value is much larger than the median."""
-    values = [row["cosine"] for row in rows if row["cosine"] is not None and row["cosine"] > 0]
-    if not values:
-        return Normalize(0, 1)
-    if max(values) > 6 * float(np.median(values)) and min(values) < max(values):
-        return LogNorm(min(values), max(values))
-    return Normalize(0, max(values))
 
 
 def _format_cosine(value: float) -> str:
