@@ -20,9 +20,9 @@ SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 
 _FIRST = "\n## Sections\n"  # what stands above it is written by hand
 _METRICS = """\
-Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
-passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too. In a `generate` pass
-every removal writes the answers to all questions with its cache, which takes much longer.
+Metrics differ in cost. A `weights` pass only reads the weights, `stream` is one forward pass, and `gradient` is two
+backward passes. `removal` is a sweep that removes every unit in turn; it measures all stream metrics too. A `generate`
+pass generates the answers to all questions, with a KV cache, for every removal; it takes much longer.
 docs/choose.md has every metric's formula and source.
 
 | metric | pass | relevance of a unit |

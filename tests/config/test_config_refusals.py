@@ -158,7 +158,7 @@ OUT_OF_BOUNDS = [
     Refused("repairs.ghost.ridge", "valid", ["'valid'", "validated"]),
     Refused("healings.lora.dropout", 1, ["1", "of at least 0 and below 1"]),
     Refused("healings.lora.learning_rate", float("nan"), ["nan", "a number above 0"]),
-    Refused("healings.lora.keep", "last", ["'last'", "best, or the number of a pass"]),
+    Refused("healings.lora.keep", "last", ["'last'", "best, or the number of an epoch"]),
     Refused("healings.lora.keep", 11, ["there is no pass 11", "epochs"]),
     Refused("healings.lora.checkpoints", [1, 11], ["there is no pass 11", "epochs"]),
     Refused("healings.lora.checkpoints", [1, 1], ["stands there twice"]),
@@ -214,7 +214,7 @@ MISSING_OR_CONTRADICTORY = [
     Refused(
         "benchmarks.perplexity.t",
         {"text": "x"},
-        ["is missing", "Tokens the model sees at once"],
+        ["is missing", "Window length in tokens"],
         below=".window",
     ),
     Refused("benchmarks.perplexity.corpus_test.stride", 65, ["65 would skip tokens", "at most 64"]),

@@ -27,12 +27,12 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     [
         (
             Selector.from_options({"strategy": "random"}),
-            "Draws what is removed: the baseline, which measures nothing.",
+            "Draws units at random: the baseline, which measures nothing.",
         ),
         (
             Selector.from_options({"metric": "cosine", "repair": None, "protect": [0, -1]}),
-            "Removes the lowest unit and scores the rest again."
-            " Units are compared by cosine: how much the unit turns the residual stream."
+            "Removes the unit with the lowest score, then scores the rest again."
+            " Units are compared by cosine: cosine distance of the residual stream across the unit."
             " Options: protect [0, -1].",
         ),
         (

@@ -183,7 +183,7 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
         ("healings", '    learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)\n'),
         (
             "selectors",
-            '    strategy: str = option("How units are picked from their scores.", "iterative")\n',
+            '    strategy: str = option("How units are chosen from their scores.", "iterative")\n',
         ),
         ("calibrations", "    split: Split = _SPLIT\n"),
     ],

@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 
 class Full(Healing):
-    """All weights of the pruned model, its embeddings and its head included.
+    """All weights of the pruned model, including embeddings and head.
 
-    This is depth pruning with distillation, after Minitron (arXiv 2408.11796), or the same small
-    model trained from scratch, to compare with.
+    With `objective: distill`, this is depth pruning with distillation, after Minitron (arXiv
+    2408.11796). With `start: random`, it trains the same small model from scratch, for comparison.
     """
 
     method: Literal["full"] = "full"
     start: Literal["pruned", "random"] = option(
-        "What training starts from: the weights that pruning left, or random ones, as "
-        "transformers draws them for a model of this shape.",
+        "Initial weights: those that are left after pruning (`pruned`), or random ones, as "
+        "transformers initialises a model of this shape (`random`).",
         "pruned",
     )
     layers_again: Literal["shared", "copied"] = option(
-        "Whether a layer that runs again keeps one set of weights for all of its runs, or is "
-        "trained as a copy for each run.",
+        "Whether a repeated layer has one set of weights for all of its runs (`shared`), or one "
+        "for each run (`copied`).",
         "shared",
     )
 

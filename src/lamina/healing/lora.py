@@ -41,19 +41,19 @@ class Lora(Healing):
 
     method: Literal["lora"] = "lora"
     rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
-    alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
+    alpha: float = option("Scale of the update: it is multiplied by alpha / rank.", 2.0, gt=0)
     dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     train: Literal["lora", "patch", "both"] = option(
-        "What is trained: low-rank updates, the patches of the repair (from their closed form "
-        "on), or both.",
+        "What is trained: low-rank updates (`lora`), the patches of the repair, starting from "
+        "their closed-form fit (`patch`), or `both`.",
         "lora",
     )
     targets: Literal["mlp", "attention", "all"] = option(
-        "Whose projections get a low-rank update.", "mlp"
+        "Sub-layers whose projections get a low-rank update.", "mlp"
     )
     quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is "
-        "not quantised.",
+        "`4bit` keeps the frozen weights in 4 bits during training, to save memory (QLoRA, by "
+        "bitsandbytes). The result is not quantised.",
         "none",
     )
 

@@ -26,24 +26,27 @@ from lamina.options.explain import invalid
 
 
 class Generate(Entry):
-    """Answers that the model writes with its cache.
+    """Answers that the model generates with a KV cache.
 
-    Measured are the exact match with the right answer (also where the task is a choice), how much
-    answers repeat themselves, and pass@k of sampled answers.
+    The metrics are exact match with the right answer (for multiple choice too), repetition and
+    length of the answers, and pass@k of sampled answers.
     """
 
     max_tokens: int | None = option(
-        "Longest answer, in tokens.", None, ge=1, shown_default="what the task says, 32 for choices"
+        "Longest answer, in tokens.",
+        None,
+        ge=1,
+        shown_default="the task's limit; 32 for multiple choice",
     )
-    ngram: int = option(
-        "`repetition` is the share of repeated n-grams; their n, in tokens.", 4, ge=1
+    ngram: int = option("The n, in tokens, of the n-grams that `repetition` counts.", 4, ge=1)
+    samples: int = option(
+        "Answers sampled per question; 0 measures only the greedy answer.", 0, ge=0
     )
-    samples: int = option("Answers sampled per question; 0 takes only the likeliest one.", 0, ge=0)
     pass_at: list[Annotated[int, Field(ge=1)]] = option(
-        "The k of pass@k, at most `samples`.", [], shown_default="1 and `samples`"
+        "Values of k for pass@k, at most `samples`.", [], shown_default="1 and `samples`"
     )
-    temperature: float = option("Temperature of the samples.", 0.8, gt=0)
-    seed: int = option("Seed of the samples.", 0, ge=0)
+    temperature: float = option("Sampling temperature.", 0.8, gt=0)
+    seed: int = option("Sampling seed.", 0, ge=0)
 
     @model_validator(mode="after")
     def _check_pass_at(self) -> Self:
@@ -65,10 +68,10 @@ class Generate(Entry):
 
 
 class TaskEntry(Entry):
-    """An lm-eval task, or questions of your own in a file.
+    """An lm-eval task, or your own questions in a file.
 
-    `tasks: own` in a study finds a task by the name that a calibration draws from. Questions of
-    your own are in two files, one to calibrate and one to test; give the calibration and the
+    With `tasks: own`, a study measures the tasks that its calibration samples. Put your own
+    questions in two files, one to calibrate and one to test, and give the calibration and the
     benchmark the same name.
     """
 
@@ -78,40 +81,40 @@ class TaskEntry(Entry):
     num_fewshot: int = NUM_FEWSHOT
     fewshot_seed: int = EXAMPLES_SEED
     limit: int | None = option(
-        "Number of test documents, the first ones (of each task of a group); `null` takes all.",
+        "Number of test documents: the first ones (of each task in a group); `null` takes all.",
         None,
         ge=1,
     )
     choices: UserPath | None = option(
-        "A .jsonl file of your own test questions; the name is then yours to choose.", None
+        "A .jsonl file with your own test questions; you may then choose any name.", None
     )
     trust_code: bool = trust_code_option()
     generate: Generate | None = option(
-        "What the model writes itself is measured too. `{}` measures the likeliest answers.",
+        "Also measures answers that the model generates. `{}` measures greedy answers.",
         None,
     )
 
 
 class PerplexityEntry(Choice):
-    """How well the next token of a text is predicted.
+    """How well the model predicts the next token of a text.
 
-    The key that is there says where the text is from: `text` or `hub`.
+    The key `text` or `hub` says where the text comes from.
     """
 
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
     )
     window: int = option(
-        "Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2
+        "Window length in tokens. Perplexities with different windows are not comparable.", ge=2
     )
     joined: str | None = option(
-        'What joins the documents to one stream, as most papers do with `"\\n\\n"`: windows do not '
-        "overlap, the first token of each is not scored, and what does not fill the last one is "
-        "dropped. Left out, every document has its own windows.",
+        'String that joins the documents into one stream, as most papers do with `"\\n\\n"`. '
+        "Windows do not overlap, the first token of each is not scored, and an incomplete last "
+        "window is dropped. Left out, every document has its own windows.",
         None,
     )
     stride: int | None = option(
-        "Tokens by which the window moves on; left out, a whole window.", None, ge=1
+        "Stride of the window in tokens; left out, the length of the window.", None, ge=1
     )
 
     @model_validator(mode="after")
@@ -140,7 +143,7 @@ class TextEntry(PerplexityEntry):
 
 
 class HubEntry(PerplexityEntry, HubTexts):
-    """Documents of a data set of the Hugging Face hub, read as a calibration reads them.
+    """Documents of a data set on the Hugging Face hub, read as for a calibration.
 
     Only the job that prepares the benchmark needs the network, and it runs on the node where you
     start lamina.
@@ -163,18 +166,18 @@ class Load(NamedTuple):
 
 
 class Efficiency(Entry):
-    """Speed and memory as ratios to the base model, which is measured in turn with each variant.
+    """Speed and memory relative to the base model, which is timed alternately with each variant.
 
-    `prompt: [64, 512]` and `batch: [1, 8]` measure all four pairs. The page, its cards and all
-    comparisons take the first of each, here 64 and 1; the figure `efficiency_grid` and table
-    `efficiency` have every pair.
+    `prompt: [64, 512]` and `batch: [1, 8]` measure all four pairs. The report and all comparisons
+    use the first of each, here 64 and 1. The figure `efficiency_grid` and the table `efficiency`
+    show every pair.
     """
 
-    prompt: Counts = option("Tokens of the prompt, or a list.", 64)
-    generate: int = option("Tokens generated after it.", 32, ge=1)
-    batch: Counts = option("Sequences at once, or a list.", 1)
+    prompt: Counts = option("Prompt length in tokens, or a list.", 64)
+    generate: int = option("Tokens generated after the prompt.", 32, ge=1)
+    batch: Counts = option("Batch size in sequences, or a list.", 1)
     repeats: int = option(
-        "Timed runs, in turn with the base model; error bars come from them.", 5, ge=2
+        "Timed runs, alternating with the base model; they give the error bars.", 5, ge=2
     )
 
     @property
@@ -192,7 +195,7 @@ class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
     tasks: Named[TaskEntry] = option(
-        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by "
+        "lm-eval tasks, groups or tags by their lm-eval names, or your own tasks (`choices`) by "
         "any name.",
         {},
     )
@@ -200,7 +203,6 @@ class Benchmarks(Entry):
         "Texts on which perplexity is measured, by name.", {}
     )
     efficiency: Efficiency | None = option(
-        "Latency, throughput and memory compared with the base model. Left out, they are not "
-        "measured.",
+        "Latency, throughput and memory relative to the base model; not measured if left out.",
         None,
     )

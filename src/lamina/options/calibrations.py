@@ -48,15 +48,15 @@ _LIMIT = option(
     ge=1,
 )
 NUM_FEWSHOT = option(
-    "Solved examples put before each question. What does not fit into the model's context is cut "
-    "from the left.",
+    "Few-shot examples before each question. A prompt longer than the model's context is "
+    "truncated on the left.",
     0,
     ge=0,
 )
 FEWSHOT_SEED = 1234  # with which the stock lm_eval command draws
 EXAMPLES_SEED = option(
-    "Seed by which solved examples are drawn and ordered. 1234 is that of lm-eval, with which tasks "
-    "such as MMLU always have the same examples in the same order.",
+    "Seed that draws and orders the few-shot examples. With lm-eval's default, 1234, tasks such "
+    "as MMLU always have the same examples in the same order.",
     FEWSHOT_SEED,
     ge=0,
 )
@@ -67,34 +67,37 @@ _DOCUMENTS = option(
     "Half-open range of documents; `null` takes all.", "0:500", allowed=entry.DOCUMENTS_ALLOWED
 )
 _LENGTH = option(
-    "Most tokens of a sample, the first of its document. Accuracy is that of the last one.",
+    "Maximum tokens of a sample, taken from the start of its document. Accuracy is measured on "
+    "the last token.",
     128,
     ge=2,
 )
 _MIN_TOKENS = option(
-    "Documents with fewer tokens are left out before `documents` counts them; 2049 with `length: "
-    "2048` takes crops of longer documents only.",
+    "Documents with fewer tokens are skipped, and `documents` does not count them. 2049 with "
+    "`length: 2048` takes only documents that are truncated.",
     None,
     ge=2,
 )
 _JOINED = option(
-    'What joins the documents to one stream, such as `"\\n\\n"`: a sample is then a window of '
-    "`length` tokens, and what does not fill the last one is dropped.",
+    'String that joins the documents into one stream, such as `"\\n\\n"`. A sample is then a '
+    "window of `length` tokens, and an incomplete last window is dropped.",
     None,
 )
 _ANSWERS = option(
-    "Whose answers the samples hold. `gold`: those of the data. `model`: those that the base model "
-    "itself writes, once.",
+    "Where the answers come from. `gold`: the data. `model`: the base model, which generates "
+    "them once.",
     "gold",
 )
 _KEEP = option(
-    "With `answers: model`: keep all questions, or those that exact match calls right.", "all"
+    "With `answers: model`: keep `all` questions, or only those that the model answers `right` "
+    "by exact match.",
+    "all",
 )
 _TEMPERATURE = option(
-    "With `answers: model`: 0 takes the likeliest tokens, else tokens are drawn.", 0.0, ge=0
+    "With `answers: model`: sampling temperature; 0 is greedy decoding.", 0.0, ge=0
 )
 _PROMPT = option(
-    "With `answers: model`: tokens of a document after which the model continues by itself.",
+    "With `answers: model`: tokens of each document that the model continues.",
     16,
     ge=1,
 )
@@ -102,8 +105,8 @@ _PROMPT = option(
 
 trust_code_option = partial(
     option,
-    "Whether Python that task files in `workflow/tasks` name may run (`!function`, metrics of "
-    "their own).",
+    "Whether Python code that task files in `workflow/tasks` refer to may run (`!function`, "
+    "custom metrics).",
     False,
 )
 
@@ -111,14 +114,15 @@ trust_code_option = partial(
 class Calibration(Choice):
     """Samples on which units are scored and repairs fitted.
 
-    The key that is there says what they are: `task`, `tasks`, `text`, `hub`, `mixture` or
-    `choices`. What each is good for: docs/data.md.
+    One of the keys `task`, `tasks`, `text`, `hub`, `mixture` and `choices` says what they are.
+    docs/data.md says what each is good for.
     """
 
     ASIDE = ("score", "group", "replicates")
 
     score: Literal["acc_norm", "acc"] = option(
-        "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).",
+        "Whether metrics `accuracy` and `margin` divide a choice's log-likelihood by its length "
+        "(`acc_norm`) or not (`acc`).",
         "acc_norm",
     )
     group: Filled | None = entry.group_option()
@@ -167,8 +171,8 @@ class Task(Calibration):
     MARKS = ("task",)
 
     task: Filled = option(
-        "Name of an lm-eval task, or of a group or tag, whose tasks then share `limit` by their "
-        "size."
+        "Name of an lm-eval task, group or tag. The tasks of a group share `limit` in proportion "
+        "to their sizes."
     )
     split: Split = _SPLIT
     limit: int | None = _LIMIT
@@ -186,10 +190,8 @@ class Tasks(Calibration):
 
     MARKS = ("tasks",)
 
-    tasks: list[Filled] = option(
-        "Names of several lm-eval tasks, groups or tags, mixed.", min_length=1
-    )
-    fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
+    tasks: list[Filled] = option("Names of the lm-eval tasks, groups or tags to mix.", min_length=1)
+    fraction: float = option("Share of each task's documents to draw.", 0.1, gt=0, le=1)
     split: Split = _SPLIT
     num_fewshot: int = NUM_FEWSHOT
     fewshot_seed: int = EXAMPLES_SEED
@@ -201,7 +203,7 @@ class Tasks(Calibration):
 
 
 class Text(Calibration):
-    """Documents of a file or of the embedded corpus, one sample each, cut off at a length."""
+    """Documents of a file or of the embedded corpus, one sample each, truncated to `length`."""
 
     MARKS = ("text",)
 
@@ -217,32 +219,32 @@ class Text(Calibration):
 
 
 class HubTexts(Entry):
-    """Texts of a data set of the Hugging Face hub, or of a folder with files of the same form.
+    """Texts of a data set on the Hugging Face hub, or of a folder with files of the same format.
 
     Calibrations and perplexities read them by these keys.
     """
 
-    hub: UserPath = option("Id of a data set (`organisation/name`), or a folder that holds one.")
+    hub: UserPath = option("Data set id (`organisation/name`), or a folder that holds a data set.")
     name: Filled | None = option(
-        "Which of its configurations, such as `en`; null where it has one.", None
+        "Configuration (subset) of the data set, such as `en`; `null` if it has only one.", None
     )
     revision: Filled | None = option(
         "Commit, tag or branch. Needed for an id, ignored for a folder.", None
     )
     split: Filled = _SPLIT
     field: Filled = option(
-        "Field of a document that is its text, or the list of turns of a conversation.", "text"
+        "Field that holds the text of a document, or its list of conversation turns.", "text"
     )
     template: Filled | None = option(
-        'Text made of several fields, in braces, such as `"{instruction}\\n\\n{output}"`; `null` '
-        "takes `field` alone.",
+        "Template for texts from several fields, in braces, such as "
+        '`"{instruction}\\n\\n{output}"`; `null` takes `field` alone.',
         None,
     )
     documents: Documents | None = _DOCUMENTS
     joined: str | None = _JOINED
     streaming: bool = option(
-        "Whether only the documents asked for are read over the network; `false` first downloads "
-        "the whole split into the cache of the hub.",
+        "Whether only the requested documents are downloaded; `false` first downloads the whole "
+        "split into the hub cache.",
         True,
     )
 
@@ -264,11 +266,11 @@ class HubTexts(Entry):
 
 
 class Hub(Calibration, HubTexts):
-    """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
+    """Texts of a data set on the Hugging Face hub, one sample per document, truncated to `length`.
 
     Only the job that prepares the calibration needs the network, and it runs on the node where you
-    start lamina. A folder with files of the same form (.json.gz, .jsonl, .parquet, .arrow) needs no
-    network.
+    start lamina. A folder with files of the same format (.json.gz, .jsonl, .parquet, .arrow) needs
+    no network.
     """
 
     MARKS = ("hub",)
@@ -282,12 +284,12 @@ class Hub(Calibration, HubTexts):
 
 
 class Mixture(Calibration):
-    """Samples of other calibrations, of tasks and texts alike."""
+    """Samples of other calibrations; tasks and texts may be mixed."""
 
     MARKS = ("mixture",)
 
     mixture: Weights = option(
-        "Weights of the other calibrations, by name: the shares of the samples.",
+        "Weights of the other calibrations, by name; they set the shares of the samples.",
         allowed="weights above 0 by calibration, such as {arc: 2, c4: 1}",
         min_length=1,
     )
@@ -298,7 +300,7 @@ class Mixture(Calibration):
 
 
 class Choices(Calibration):
-    """Questions of your own. One line of the file is one question, `gold` counting from 0:
+    """Your own questions, one per line of the file; `gold` is the index of the right choice from 0:
 
     ```
     {"query": "Water freezes at", "choices": ["0 degrees", "50 degrees"], "gold": 0}
@@ -308,7 +310,7 @@ class Choices(Calibration):
     MARKS = ("choices",)
 
     choices: UserPath = option(
-        "A .jsonl file of your own questions with `query`, `choices` and `gold` in each line."
+        "A .jsonl file with your own questions: `query`, `choices` and `gold` in each line."
     )
     limit: int | None = _LIMIT
     num_fewshot: int = NUM_FEWSHOT

@@ -8,7 +8,7 @@ from lamina.options.entry import Choice, option
 class Diagnosis(Choice):
     """A measurement of the base model, layer by layer.
 
-    It is made on the calibrations of the studies that list it. One with a `file` is made on that
+    It uses the calibrations of the studies that list it. A diagnosis with a `file` uses that file
     instead, once for each model.
     """
 

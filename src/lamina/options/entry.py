@@ -65,21 +65,21 @@ def option(
 # Keys that several entries have.
 seed_option = partial(
     option,
-    "Seed of what is random here. Left out, it is the top-level `seed`.",
+    "Random seed; by default the top-level `seed`.",
     0,
     ge=0,
     shown_default="top-level `seed`",
 )
 group_option = partial(
     option,
-    "Label shared by replicates, which differ in what they draw. Tables, figures and report have "
-    "their mean and spread under it.",
+    "Label of a group of replicates, which differ in what they draw. Tables, figures and the "
+    "report show the mean and spread of the group under it.",
     None,
 )
 replicates_option = partial(
     option,
-    "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for "
-    "texts the next documents. Studies that list NAME use all of them.",
+    "Number of replicates: this entry and NAME.2, NAME.3 … in one `group`. They use the next "
+    "seeds, or for texts the next documents. Studies that list NAME use all of them.",
     1,
     ge=1,
 )

@@ -21,7 +21,7 @@ def _normalise_weights(data: dict[str, float] | str) -> dict[str, float]:
 
 
 class Healing(Choice):
-    """A short fine-tune of the pruned model. `none`, no training, always exists."""
+    """Short fine-tuning of the pruned model. `none` (no training) always exists."""
 
     # The keys of this class are those of every method, so that the cost of a training is known
     # before the run.
@@ -34,47 +34,48 @@ class Healing(Choice):
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
     epochs: int = option("Passes over the data.", 10, ge=1)
     keep: Literal["best"] | Annotated[int, Field(ge=1)] = option(
-        "Whose weights are kept: those of the pass with the lowest validation loss (`best`), or of "
-        "the pass of this number, where training then stops. The learning rate is that of all "
-        "passes.",
+        "Epoch whose weights are kept: `best` takes the one with the lowest validation loss; a "
+        "number stops training after that epoch. The learning rate schedule covers all `epochs` "
+        "in either case.",
         "best",
-        allowed="best, or the number of a pass",
+        allowed="best, or the number of an epoch",
     )
     checkpoints: list[Annotated[int, Field(ge=1)]] | None = option(
-        "Passes whose weights are tested as well. Each is a healing NAME-PASS of its own with "
-        "`keep: PASS`, trained anew up to there, and studies that list NAME use all of them.",
+        "Epochs whose weights are tested too. Each becomes a separate healing NAME-EPOCH with "
+        "`keep: EPOCH`, trained from the start. Studies that list NAME use all of them.",
         None,
     )
     batch: int = option("Samples per optimiser step.", 16, ge=1)
     warmup_steps: int = option(
-        "Steps over which the learning rate rises, at most a tenth of all steps; it falls as a "
-        "cosine afterwards.",
+        "Warm-up steps of the learning rate, at most a tenth of all steps; cosine decay follows.",
         100,
         ge=0,
     )
     max_steps: int | None = option(
-        "Most optimiser steps; `null` trains for all epochs.", None, ge=1
+        "Maximum number of optimiser steps; `null` trains for all epochs.", None, ge=1
     )
     seed: int = seed_option()
     data: Annotated[
         Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_normalise_weights)
     ] = option(
-        "What it trains on: `own`, the variant's own calibration; the name of another one; or "
-        "names with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass "
-        "has every sample of the greatest weight once, and of the others their share, drawn anew.",
+        "Training data: `own` (the variant's own calibration), the name of another calibration, "
+        "or names with the weight of one scored token of each, such as `{own: 1, corpus: 0.1}`. "
+        "An epoch uses every sample of the calibration with the largest weight once. From each "
+        "other one it draws a new share of samples, in proportion to its weight.",
         {OWN: 1.0},
         allowed="own, the name of a calibration, or weights above 0 by calibration, such as "
         "{own: 1, corpus: 0.1}",
         shown_default="`own`",
     )
     objective: Literal["lm", "distill", "lm+hidden"] = option(
-        "What training lowers. `lm`: the loss of the right tokens. `distill`: the divergence from "
-        "the base model's predictions, KL(base ‖ variant). `lm+hidden`: `lm` and the squared "
-        "distance from the base model's stream where layers were removed, relative to its square.",
+        "Training loss. `lm`: cross-entropy of the gold tokens. `distill`: divergence from the "
+        "base model's predictions, KL(base ‖ variant). `lm+hidden`: `lm` plus the relative "
+        "squared error of the residual stream after each removed run of layers.",
         "lm",
     )
     temperature: float = option(
-        "With `distill`: the number that divides the logits; the loss is multiplied by its square.",
+        "With `distill`: temperature that divides the logits; the loss is multiplied by its "
+        "square.",
         1.0,
         gt=0,
     )

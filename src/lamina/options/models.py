@@ -13,11 +13,11 @@ Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 
 class Model(Entry):
-    """A folder or a GGUF file on disk, or a model of the hub with its revision.
+    """A folder or a GGUF file on disk, or a hub model with its revision.
 
     A GGUF file or a quantised model is dequantised once, into results/checkpoints/CONTENT. With
-    `auto`, quantised numbers of a GGUF file are rounded to bfloat16, which moves them by less than
-    quantising did (docs/models.md); `float32` keeps them exactly, in twice the space.
+    `dtype: auto`, quantised weights of a GGUF file are rounded to bfloat16, which changes them less
+    than quantisation did (docs/models.md). `float32` keeps them exact and takes twice the space.
     """
 
     source: UserPath = option(
@@ -33,19 +33,19 @@ class Model(Entry):
         ge=1,
     )
     family: str | None = option(
-        "The `model_type` of its config.json. Read from there for a folder; may be written for a "
-        "hub model.",
+        "The `model_type` in config.json. Read from there for a folder; optional for a hub model.",
         None,
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format in which the weights are loaded. `auto` takes the checkpoint's own; for a "
-        "GGUF file bfloat16 where the machine that prepares the model multiplies in it (a GPU, or a "
-        "processor with AVX512-BF16 or AMX), else float32.",
+        "Data type in which the weights are loaded. `auto` takes the checkpoint's own. For a "
+        "GGUF file, it takes bfloat16 if the file is quantised or in bfloat16 and the machine "
+        "that prepares the model computes in it (a GPU, or a processor with AVX512-BF16 or AMX), "
+        "else float32.",
         "auto",
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
-        "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as "
-        "its weights need. What does not fit is read from the checkpoint in every pass.",
+        "GPUs per job, over which the layers are spread; `auto` requests as many as the weights "
+        "need. Layers that do not fit are read from the checkpoint in every forward pass.",
         1,
         allowed="a number of GPUs, or auto",
     )
@@ -54,32 +54,32 @@ class Model(Entry):
         "Whether task prompts are wrapped in the tokenizer's chat template.", False
     )
     fewshot_as_turns: bool = option(
-        "In a chat template: whether solved examples are turns of the conversation, or part of the "
-        "turn of the question.",
+        "With a chat template: whether few-shot examples are separate turns, or part of the "
+        "question's turn.",
         True,
     )
     system_prompt: Filled | None = option(
-        "System prompt of all tasks; without a template it comes first.", None
+        "System prompt of all tasks; without a chat template it precedes the prompt.", None
     )
     template_arguments: dict[str, bool | int | float | str] = option(
-        "What else the template is given, such as `{enable_thinking: false}`.",
+        "Further arguments of the chat template, such as `{enable_thinking: false}`.",
         {},
         allowed="values by the names that the template reads",
     )
     checkpoints: list[Checkpoint] | None = option(
-        "Checkpoints of one training. Each replaces `{checkpoint}` in `source` or `revision` and "
-        "is a model NAME-CHECKPOINT of its own. A study of NAME has all of them.",
+        "Checkpoints of one training run. Each replaces `{checkpoint}` in `source` or `revision` "
+        "and becomes a separate model NAME-CHECKPOINT. Studies that list NAME use all of them.",
         None,
         allowed="a list of numbers or texts such as [step1000, step2000], or null",
     )
     series: str | None = option(
-        "The training that the model is a checkpoint of, where models are named one by one. "
-        "`checkpoints` sets it.",
+        "Training run that the model is a checkpoint of, if its checkpoints are separate "
+        "entries. `checkpoints` sets it.",
         None,
     )
     step: int | None = option(
-        "How far that training was, in steps or tokens: the first number in the checkpoint. "
-        "`checkpoints` sets it.",
+        "Progress of that training run, in steps or tokens. `checkpoints` sets it to the first "
+        "number in the checkpoint.",
         None,
         ge=0,
     )
@@ -108,9 +108,9 @@ class Model(Entry):
 
 
 class Donor(Entry):
-    """A fine-tune of the same base model: equal shape, tokenizer and positions.
+    """A fine-tune of the same base model, with equal shapes, tokenizer and position encoding.
 
-    A folder, or a model of the hub with its revision, as under `models`.
+    A folder, or a hub model with its revision, as under `models`.
     """
 
     source: UserPath = option(
@@ -118,8 +118,8 @@ class Donor(Entry):
     )
     revision: str | None = option("Commit, tag or branch of a hub model.", None)
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format in which the weights are read; they take that of the model that receives "
-        "them.",
+        "Data type in which the weights are read; they are converted to that of the receiving "
+        "model.",
         "auto",
     )
     trust_remote_code: bool = option("Whether Python code in the donor's folder may run.", False)

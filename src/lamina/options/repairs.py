@@ -30,15 +30,15 @@ def _check_own_weight(weights: dict[str, Any]) -> dict[str, Any]:
 
 ridge_option = partial(
     option,
-    "Ridge relative to the mean squared activation; `validated` picks it on held-out calibration "
-    "samples.",
+    "Ridge strength relative to the mean squared activation; `validated` selects it on held-out "
+    "calibration samples.",
     "validated",
     allowed="validated, or a number of at least 0",
 )
 
 
 class Repair(Choice):
-    """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
+    """A repair fitted on the calibration, for each removed run of layers. `none` always exists."""
 
     BY = "method"
     PACKAGE = "lamina.repairs.methods"
@@ -51,18 +51,18 @@ class Repair(Choice):
         Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]],
         AfterValidator(_check_own_weight),
     ] = option(
-        "What it is fitted on: names of calibrations with the weight of a token of each. `own` is "
-        "the variant's own. A tenth of general text, `{own: 1, corpus: 0.1}`, keeps a repair from "
-        "ruining other text. `auto` picks the smallest weight of 0 to 3 that keeps it, for each "
-        "size by itself.",
+        "Data for the fit: names of calibrations with the weight of one token of each. `own` is "
+        "the variant's own. A tenth of general text, `{own: 1, corpus: 0.1}`, keeps a repair "
+        "from ruining other text. `auto` selects the smallest weight from 0 to 3 that stays "
+        "within `tolerance`, separately for each size.",
         {OWN: 1.0},
         allowed="weights above 0 by calibration, such as {own: 1, corpus: 0.1}; auto for any but "
         "own",
         shown_default="`{own: 1}`",
     )
     tolerance: float = option(
-        "With `auto`: how much higher the loss of the repaired model may be than that of the "
-        "pruned one, on held-out samples of what has that weight, in nats per token.",
+        "With `auto`: how much the repair may raise the pruned model's loss on held-out samples "
+        "of the calibrations with that weight, in nats per token.",
         0.02,
         ge=0,
     )

@@ -44,35 +44,36 @@ RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 # Keys that several strategies have.
 units_option = partial(
     option,
-    "What is removed: whole layers, one of their two sub-layers, or `both` sub-layers, each on its "
-    "own. With `both`, sizes count in layers: at size 3, the removed sub-layers together count at "
-    "least as much as three layers, by their parameters.",
+    "What is removed: whole layers, their attention or MLP sub-layers, or `both` kinds of "
+    "sub-layer, separately. With `both`, sizes are in layers: at size 3, the removed sub-layers "
+    "add up to at least three layers, by default in parameters.",
     "layer",
 )
 repair_option = partial(
     option,
-    "Repair (a name under `repairs`) that is in place while units are scored, so that what is "
-    "easiest to repair is removed; `null` scores bare removals.",
+    "Repair (a name under `repairs`) that is applied while units are scored, so that units that "
+    "are easy to repair are removed; `null` scores removals without a repair.",
     None,
 )
 also_option = partial(
     option,
-    "Calibrations on which removals are scored in addition to the variant's own, by the same "
-    "metric, with the weight of each score; the own one has weight 1. General text keeps a task "
-    "from choosing what ruins everything else.",
+    "Further calibrations on which removals are scored by the same metric, with the weights of "
+    "their scores; the variant's own has weight 1. General text prevents choices that ruin "
+    "everything but the task.",
     {},
     allowed="weights above 0 by calibration, such as {corpus: 1}",
     shown_default="none",
 )
 combine_option = partial(
     option,
-    "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.",
+    "How scores on several calibrations are combined: by their weighted `mean`, or by the "
+    "largest weighted score (`worst`).",
     "mean",
 )
 held_back_option = partial(
     option,
-    "Share of the calibration that the search never sees. Its winners are measured there, and so is "
-    "the base model.",
+    "Share of the calibration that the search does not use. The winners and the base model are "
+    "measured on it.",
     0.25,
     gt=0,
     lt=1,
@@ -126,10 +127,11 @@ def _has_common_scale(metric: MetricEntry) -> bool:
 
 
 class Selector(Choice):
-    """A metric, a strategy, the kind of unit and what must stay.
+    """How the units to remove are chosen: metric, strategy, kind of unit, protected layers.
 
-    The most that can be removed: all unprotected layers but one; for `block` the longest run of
-    them; for `deepest` all unprotected ones except the last layer; for `given` those it names.
+    All unprotected layers can be removed, but at least one layer stays. Some strategies allow
+    fewer: `block` the longest unprotected run, `deepest` all but the last layer, `given` those that
+    you name.
     """
 
     BY = "strategy"
@@ -156,16 +158,16 @@ class Selector(Choice):
     # How units were chosen, for the card of an export.
     CHOICE: ClassVar[str] = "units were removed by their scores"
 
-    strategy: str = option("How units are picked from their scores.", "iterative")
+    strategy: str = option("How units are chosen from their scores.", "iterative")
     units: Units = units_option()
     protect: list[Annotated[int, Spelt]] = option(
-        "Layers that stay, negative ones counted from the end.", []
+        "Layers that stay unchanged; negative numbers count from the end.", []
     )
     cost: Literal["parameters", "latency"] | Annotated[float, Field(gt=0, lt=1)] = option(
-        "What a sub-layer counts with `units: both`. `parameters`: its share of a layer's "
-        "parameters. `latency`: its share of the bytes that one token reads, of weights and of a "
-        "cache of 4,096 tokens (or of the model's context). A number: the share of attention, as "
-        "measured.",
+        "With `units: both`: the share of a layer that a sub-layer counts as. `parameters`: its "
+        "share of the layer's parameters. `latency`: its share of the bytes read per token, from "
+        "weights and a KV cache of 4,096 tokens (or of the model's context). A number: the share "
+        "of attention, as you measured it.",
         "parameters",
     )
     group: Filled | None = group_option()

@@ -20,94 +20,97 @@ from lamina_workflow.config.studies import ReachedSize, Size, Study, read_percen
 
 
 class Sweep(Entry):
-    """How a sweep is cut into jobs and batches."""
+    """How a sweep is split into jobs and batches."""
 
     blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
-        "Jobs per sweep, of equal cost. Each job carries the base model too, so a sweep of L "
-        "layers in two jobs costs 2 / (L + 1) more than in one. `auto` takes as many jobs as cost "
-        "at most a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is cheapest; with "
-        "many, write their number.",
+        "Jobs per sweep, of equal cost. Each job runs the base model too, so a sweep of L layers "
+        "in two jobs costs 2 / (L + 1) more than in one. `auto` takes the largest number of jobs "
+        "that costs at most a tenth more (2 from 19 layers on, 5 for 80). With one GPU, 1 is "
+        "cheapest; with several, write their number.",
         "auto",
         allowed="a whole number of at least 1, or auto",
     )
     tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = option(
-        "Tokens in one batch, over all streams of the sweep. Bounds the memory; `auto` is as many "
-        "as fit into half of the free memory of the GPU, or 2 GB on a CPU.",
+        "Tokens in one batch, over all streams of the sweep; they bound the memory. `auto` takes "
+        "as many as fit into half of the free GPU memory, or into 2 GB on a CPU.",
         16384,
         allowed="a whole number of at least 64, or auto",
     )
 
 
 class Benchmark(Entry):
-    """How the benchmarks are cut into jobs."""
+    """How the benchmarks are split into jobs."""
 
-    blocks: int = option(
-        "Jobs over which the variants of one calibration are spread, per task.", 1, ge=1
-    )
+    blocks: int = option("Jobs per task that share the variants of one calibration.", 1, ge=1)
 
 
 class Report(Entry):
-    """What the report looks for: the smallest model that keeps this much."""
+    """What the report recommends: the smallest model that meets these requirements."""
 
     keep: Annotated[float, BeforeValidator(read_percentage)] = option(
-        "Share of the base model's number on a task that a variant must keep (for perplexity, base "
-        "/ variant), such as 0.95 or 95%.",
+        "Share of the base model's score on a task that a variant must keep (for perplexity, "
+        "base / variant), such as 0.95 or 95%.",
         0.95,
         gt=0,
         le=1,
     )
     counted_from: Literal["zero", "chance"] = option(
-        "What that share is counted from. `zero`: value / base, as papers print it and known for "
-        "every task. `chance`: (value - chance) / (base - chance), which is stricter, because "
-        "guessing keeps nothing; tasks whose chance is unknown (no calibration samples them alone) "
-        "then have no answer. The report says both.",
+        "Zero point of that share. `zero`: value / base, as in papers; it is known for every "
+        "task. `chance`: (value - chance) / (base - chance), which is stricter, because guessing "
+        "keeps nothing. It is unknown for a task that no calibration samples alone, since its "
+        "chance is unknown. The report shows both.",
         "zero",
     )
     general_text: float | None = option(
-        "Largest perplexity of general text, as a multiple of the base model's; `null` allows "
-        "anything.",
+        "Maximum perplexity of general text, as a multiple of the base model's; `null` sets no "
+        "limit.",
         None,
         ge=1,
     )
 
     must_load: Literal["transformers", "vllm", "llama.cpp"] | None = option(
-        "Program that must load what is recommended: `transformers` (without code of the export), "
-        "`vllm` or `llama.cpp`. `null` allows anything; the report then also says what is best "
-        "among variants that load everywhere.",
+        "Program that must load the recommended variant: `transformers` (without code from the "
+        "export), `vllm` or `llama.cpp`. `null` allows any variant; the report then also shows "
+        "the best one that loads everywhere.",
         None,
     )
 
 
 class Configuration(Entry):
-    """Named things, and the studies that combine them."""
+    """Named entries, and the studies that combine them."""
 
     seed: int = option(
-        "Seed of every calibration, selector and healing that has none of its own.", 0, ge=0
+        "Seed of every calibration, selector, healing and diagnosis without a `seed` of its own.",
+        0,
+        ge=0,
     )
     models: Named[Model] = option("The models, by name.")
     donors: Named[Donor] = option(
-        "Siblings of the models, by name, whose layers a selector may put in place of a model's "
-        "own.",
+        "Sibling models, by name, whose layers may replace a model's own layers.",
         {},
     )
     calibrations: Named[Calibration] = option(
         "The sets of samples on which units are scored and patches are fitted, by name."
     )
-    selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
+    selectors: Named[Selector] = option("The selectors, which choose what to remove, by name.", {})
     repairs: Named[Repair] = option(
-        "Repairs of what was removed, by name. `none` always exists.", {}
+        "The repairs of pruned models, by name. `none` always exists.", {}
     )
-    healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
-    diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
+    healings: Named[Healing] = option(
+        "The short fine-tuning runs, by name. `none` always exists.", {}
+    )
+    diagnoses: Named[Diagnosis] = option(
+        "The diagnoses, which measure the base model and remove nothing, by name.", {}
+    )
     benchmarks: Benchmarks = option(
         "What is measured on the variants, and on the base model for comparison.", Benchmarks()
     )
-    sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
-    benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
+    sweep: Sweep = option("How a sweep is split into jobs and batches.", Sweep())
+    benchmark: Benchmark = option("How the benchmarks are split into jobs.", Benchmark())
     report: Report = option("What the report recommends.", Report())
     studies: Named[Study] = option(
-        "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and "
-        "`removed`."
+        "The studies to run, by name. A study of relevance maps lists `metrics`; a pruning study "
+        "lists `selectors` and `removed`."
     )
     # By model, selector and size; `lamina_workflow.checks.removals` fills it.
     _reached: dict[tuple[str, str, Size], ReachedSize] = PrivateAttr(default_factory=dict)

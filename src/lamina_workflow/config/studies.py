@@ -142,10 +142,10 @@ Gates = list[Annotated[Gate, Spelt, Field(json_schema_extra={"x-allowed": _GATE_
 
 
 class Study(Choice):
-    """Every model of the list on every calibration.
+    """Runs every listed model on every listed calibration.
 
-    A study of maps lists `metrics`, a study of pruning `selectors` and `removed`; one that lists
-    only `diagnoses` removes nothing.
+    A study of relevance maps lists `metrics`. A pruning study lists `selectors` and `removed`. A
+    study that lists only `diagnoses` removes nothing.
     """
 
     models: Names = option("Names of models.", min_length=1)
@@ -161,12 +161,12 @@ class Study(Choice):
 
 
 class Maps(Study):
-    """How relevant every unit of the base models is, by several metrics."""
+    """Relevance of every unit of the base models, by several metrics."""
 
     MARKS = ("metrics",)
 
     metrics: list[MetricName] = option(
-        "Relevance metrics of the base model's units. Needed, except with `diagnoses`.", []
+        "Relevance metrics of the base model's units. Needed unless there are `diagnoses`.", []
     )
     units: Units = units_option()
 
@@ -183,27 +183,26 @@ class Maps(Study):
 class Prune(Study):
     """Variants: every selector at every size, with every repair and healing.
 
-    Benchmarks are measured on them.
+    The benchmarks are measured on all of them.
     """
 
     MARKS = ("selectors", "removed")
 
     selectors: Names = option("Names of selectors.", min_length=1)
     removed: list[Removed] = option(
-        "How many units are removed: a number, a share of the model's layers (`25%`, rounded down, "
-        "at least 1), or a size. For a size, the fewest units that reach it are removed, for each "
-        "model by itself. `{memory: 6GB}`: the weights, and the cache of one text of 4,096 tokens "
-        "(or of `context`; at most what the model takes). `{parameters: 75%}`, `{parameters: 6B}`: "
-        "at most these are left. `{latency: 80%}`: time of a token, estimated from the bytes of "
-        "weights and of that cache that it reads. What a repair adds is not counted. Layers that "
-        "run again count against those that are removed: `0` is the same number of layers, "
-        "repeated or reordered, and `-2` two more. Only strategies that move layers take these; "
-        "`repeat` takes as many more as a size such as `{latency: 120%}` has room for.",
+        "How many units are removed: a number, a share of the model's layers (`25%`, rounded "
+        "down, at least 1), or a size. A size limits what is left; each model loses the fewest "
+        "units that reach it. `{memory: 6GB}`: weights and KV cache of one sequence of 4,096 "
+        "tokens (or of `context`; at most the model's own context). `{parameters: 75%}`, "
+        "`{parameters: 6B}`: parameters. `{latency: 80%}`: time per token, estimated from the "
+        "bytes of weights and KV cache that it reads. What a repair adds is not counted. "
+        "Repeated layers are subtracted from the removed ones: `0` means the same number of "
+        "layers, repeated or reordered, and `-2` means two more. Only strategies that move "
+        "layers take 0 or less. `repeat` adds as many layers as a size such as `{latency: 120%}` "
+        "allows.",
         min_length=1,
     )
-    repairs: Names = option(
-        "Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1
-    )
+    repairs: Names = option("Names of repairs; `none` repairs nothing.", ["none"], min_length=1)
     healings: Names = option("Names of healings; `none` trains nothing.", ["none"], min_length=1)
     tasks: Literal["all", "own"] | Names = option(
         "Benchmark tasks to measure: `all` of them, only the calibration's `own`, or a list of "
@@ -217,11 +216,11 @@ class Prune(Study):
         allowed="all, or a list of names under benchmarks.perplexity",
     )
     gates: Gates = option(
-        "What each variant must reach, on tasks or texts that are then measured too. `{task: NAME, "
-        "keep: 90%}`: this share of the base model's number (for perplexity, base / variant). "
-        "`{task: NAME, floor: 0.5}`: this value of the task's main metric, such as accuracy. Each "
-        "variant passes, fails, or cannot be told apart by its 95 % interval. One that fails is not "
-        "recommended.",
+        "Requirements for each variant, on tasks or texts, which are then measured too. `{task: "
+        "NAME, keep: 90%}`: this share of the base model's score (for perplexity, base / "
+        "variant). `{task: NAME, floor: 0.5}`: this value of the task's main metric, such as "
+        "accuracy. By its 95 % interval, a variant passes, fails, or is not told apart. A "
+        "variant that fails is not recommended.",
         [],
         allowed="a list of {task: NAME, keep: SHARE} and {task: NAME, floor: VALUE}",
     )

@@ -92,7 +92,7 @@ class Accuracy(Metric):
     name = "accuracy"
     pass_ = "removal"
     columns = ("correct", "correct_norm", "nll")
-    help = "share of the model's advantage over chance that is lost"
+    help = "share of the accuracy above chance that is lost"
     remedy = (
         "Give calibration '{calibration}' more samples or few-shot examples, choose a task that "
         "the model can do, or a selector whose metric needs no accuracy (perplexity, cosine, "
@@ -156,7 +156,7 @@ class ExactMatch(Metric):
     name = "exact_match"
     pass_ = "generate"
     columns = ("written_correct",)
-    help = "share of the right written answers that is lost"
+    help = "share of the right generated answers that is lost"
     remedy = (
         "Give calibration '{calibration}' more samples or few-shot examples, choose a task that "
         "the model can do, or a selector whose metric needs no right answer (perplexity, cosine, "
@@ -201,7 +201,7 @@ class Margin(Metric):
     name = "margin"
     pass_ = "removal"
     columns = ("gold_margin", "gold_margin_norm", "correct_norm")
-    help = "how far the right choice's lead over the best other falls"
+    help = "drop of the right choice's margin over the best other choice"
     remedy = (
         "Write `metric: accuracy` or `metric: perplexity`, or give calibration '{calibration}' "
         "only multiple-choice samples."
@@ -233,7 +233,7 @@ class Perplexity(Metric):
     name = "perplexity"
     pass_ = "removal"
     columns = ("nll", "n_tokens")
-    help = "how much the loss rises"
+    help = "rise of the loss"
 
     def terms(self, columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
         """Rise of the loss in nats, and number of scored tokens, (units, samples) each."""

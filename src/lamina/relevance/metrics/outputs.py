@@ -16,7 +16,7 @@ class OutputCosine(Metric):
     name = "output_cosine"
     pass_ = "removal"
     columns = ("output_cosine",)
-    help = "how far the output turns"
+    help = "cosine distance of the logits"
 
 
 class OutputNorm(Metric):
@@ -25,7 +25,7 @@ class OutputNorm(Metric):
     name = "output_norm"
     pass_ = "removal"
     columns = ("output_norm",)
-    help = "how far the output moves, by its norm"
+    help = "L2 distance of the logits"
 
 
 class JensenShannon(Metric):
@@ -34,7 +34,7 @@ class JensenShannon(Metric):
     name = "output_js"
     pass_ = "removal"
     columns = ("output_js",)
-    help = "Jensen-Shannon divergence of the output"
+    help = "Jensen-Shannon divergence of the next-token distribution"
 
 
 class KullbackLeibler(Metric):
@@ -46,7 +46,7 @@ class KullbackLeibler(Metric):
     name = "output_kl"
     pass_ = "removal"
     columns = ("output_kl",)
-    help = "Kullback-Leibler divergence of the output"
+    help = "Kullback-Leibler divergence of the next-token distribution"
 
 
 class Acceptance(Metric):
@@ -59,7 +59,7 @@ class Acceptance(Metric):
     name = "acceptance"
     pass_ = "removal"
     columns = ("output_tv",)
-    help = "how often the model would reject the cut one's draft"
+    help = "how often the base model would reject the pruned model's draft"
 
 
 class TokenAgreement(Metric):
@@ -74,7 +74,7 @@ class TokenAgreement(Metric):
     name = "agreement"
     pass_ = "removal"
     columns = ("output_flips",)
-    help = "share of tokens where another one becomes likeliest"
+    help = "share of positions whose most likely token changes"
 
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray

@@ -9,7 +9,7 @@ class Cosine(Metric):
     name = "cosine"
     pass_ = "stream"
     columns = ("cosine",)
-    help = "how much the unit turns the residual stream"
+    help = "cosine distance of the residual stream across the unit"
     runs = True
 
 
@@ -22,5 +22,5 @@ class Angular(Metric):
     name = "angular"
     pass_ = "stream"
     columns = ("angular_last",)
-    help = "how much it turns the stream at the last token"
+    help = "angular distance of the stream across the unit, last token"
     runs = True

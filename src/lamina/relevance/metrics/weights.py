@@ -42,7 +42,7 @@ class RandomOrder(Metric):
     name = "random"
     pass_ = "weights"
     columns = ("magnitude",)
-    help = "a seeded permutation, as a baseline"
+    help = "a seeded random order, as a baseline"
 
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
         """Ranks 1 … units. No sample is used, so all draws are equal."""

@@ -34,16 +34,16 @@ class Ghost(Repair):
 
     method: Literal["ghost"] = "ghost"
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
-    bias: bool = option("Whether the operator has a bias (is affine).", False)
+    bias: bool = option("Whether the map has a bias (is affine).", False)
     rank: int | None = option(
-        "Rank of the operator; `null` leaves it full. A rank r below C / 2 is stored and applied "
-        "as two factors, which have 2 C r parameters where a full operator has C².",
+        "Rank of the map; `null` means full rank. For hidden size C, a rank r below C / 2 is "
+        "stored and applied as two factors, with 2 C r parameters instead of C².",
         None,
         ge=1,
     )
     refit: bool = option(
-        "Whether each run after the first is fitted on the stream of the model as pruned and "
-        "patched before it, and not on the unpruned one's.",
+        "Whether each run after the first is fitted on the residual stream of the model with all "
+        "earlier runs removed and patched, instead of the unpruned model's.",
         False,
     )
 

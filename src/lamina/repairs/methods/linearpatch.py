@@ -32,8 +32,8 @@ class LinearPatch(Repair):
 
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(
-        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as "
-        "they are.",
+        "`rotated` scales the channels after a Hadamard rotation, as in the paper; `diag` scales "
+        "them without it.",
         "rotated",
     )
 

@@ -50,7 +50,7 @@ class ReplaceMe(Repair):
     )
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
-    learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
+    learning_rate: float = option("With `cosine`: learning rate of Adam.", 0.0001, gt=0)
 
 
 def explain_refusal(boundary: Boundary) -> str | None:

@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 
 
 class Streamline(Repair):
-    """The layer before a run, trained to do the work of the run as well (arXiv 2403.19135).
+    """The layer before a removed run, trained to do the run's work too (arXiv 2403.19135).
 
-    The number of layers is that of any other repair.
+    The model has as many layers as with any other repair.
     """
 
     LINEAR = False
 
     method: Literal["streamline"] = "streamline"
     epochs: int = option(
-        "Passes over the data; the best state by held-out error is kept.", 10, ge=0
+        "Passes over the data; the weights with the lowest held-out error are kept.", 10, ge=0
     )
-    learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
-    batch: int = option("Samples of a step.", 16, ge=1)
+    learning_rate: float = option("Learning rate of Adam.", 0.001, gt=0)
+    batch: int = option("Samples per training step.", 16, ge=1)
 
     def layer_passes(
         self, depth: int, runs: Sequence[int], training: int, held_out: float

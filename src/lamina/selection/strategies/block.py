@@ -23,9 +23,9 @@ class Block(Selector):
     strategy: Literal["block"] = "block"
     metric: MetricName = metric_of_runs_option()
     periods: Literal["any", "whole"] = option(
-        "`whole` removes only runs after which each layer has the kind (full or sliding attention, "
-        "RoPE base, experts) that its new number has in the base model. llama.cpp tells kinds by "
-        "numbers, for some families vLLM too.",
+        "With `whole`, each remaining layer has the kind (full or sliding attention, RoPE base, "
+        "experts) of the base model's layer with the same index. llama.cpp derives kinds from "
+        "indices, and so does vLLM for some families.",
         "any",
     )
 

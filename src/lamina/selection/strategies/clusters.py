@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 class Clusters(Selector):
-    """Groups layers that leave similar streams and removes those that change the direction of the stream least.
+    """Clusters layers with similar output streams and removes those that turn the stream least.
 
-    Most layers are removed where they are most alike. Plans of growing size are nested.
+    Clusters of similar layers lose the most layers. A larger plan contains the smaller ones.
     """
 
     CAPTURED = True
     CHOICE = (
-        "layers that leave similar streams were grouped, and those that change the direction of the stream least were "
-        "removed from each group"
+        "layers with similar output streams were clustered, and those that turn the residual "
+        "stream least were removed from the clusters"
     )
 
     strategy: Literal["clusters"] = "clusters"

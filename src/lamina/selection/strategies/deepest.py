@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Deepest(Selector):
-    """Removes the layers before the last one; measures nothing."""
+    """Removes the deepest layers except for the last one; measures nothing."""
 
     LIMIT = ", and the last layer stays"
     PROPOSES = True

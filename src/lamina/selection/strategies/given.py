@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Given(Selector):
-    """Makes the edits and removes the layers that you name. Measures nothing.
+    """Makes the edits and removes the layers that you name; measures nothing.
 
-    `edits` are made at every size, and then as many of `layers` go, in their order, as the size
-    needs: size n removes the first n of them, and one more for each layer that runs again.
+    `edits` are made at every size. Size n also removes the first n of `layers`, and one more for
+    each layer that the edits repeat.
     """
 
     LIMIT = ", and only those in `layers` go"
@@ -30,13 +30,13 @@ class Given(Selector):
 
     strategy: Literal["given"] = "given"
     layers: list[Annotated[int, Spelt]] = option(
-        "Layers in the order in which they go, negative ones counted from the end. Needed, except "
-        "with `edits`.",
+        "Layers to remove, in this order; negative numbers count from the end. Needed unless "
+        "there are `edits`.",
         [],
     )
     edits: list[Filled] = option(
-        "What is changed in addition: `7x2` or `7-9x2` runs layers twice, `7-9x2~` does so with "
-        "damping, `7<>8` exchanges two layers.",
+        "Other edits: `7x2` or `7-9x2` runs layers twice, `7-9x2~` does so with damping, `7<>8` "
+        "swaps two layers.",
         [],
         allowed="a list such as [7-9x2]",
         shown_default="none",

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Iterative(Selector):
-    """Removes the lowest unit and scores the rest again.
+    """Removes the unit with the lowest score, then scores the rest again.
 
-    With `repair`, every removal is scored with its best patch in place. A sample is never scored
-    under a patch that was fitted on it: the calibration is drawn into two folds by `seed`, and the
-    patches of one score the other. List the repair under the study's `repairs` as well to have the
-    finished plan repaired. Protected layers are then not scored, and the sweep of the unpruned
-    model is not shared with other selectors.
+    With `repair`, every removal is scored with its best patch applied. No sample is scored with a
+    patch that was fitted on it: `seed` splits the calibration into two folds, and patches fitted on
+    one fold are scored on the other. Protected layers are then not scored, and the sweep of the
+    unpruned model is not shared with other selectors. To repair the finished plan as well, list the
+    repair under the study's `repairs`.
     """
 
     SWEEPS = True

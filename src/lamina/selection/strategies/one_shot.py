@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class OneShot(Selector):
-    """Scores every unit of the base model once and removes the lowest ones together."""
+    """Scores every unit of the base model once and removes those with the lowest scores."""
 
     SWEEPS = True
     CHOICE = "the units with the lowest scores were removed"

@@ -32,10 +32,10 @@ SOLVER_SECONDS = 120  # for the best set of one size; 30 units take 5
 
 
 class Pairwise(Selector):
-    """Measures removals of all units and pairs, and takes the set with the least predicted loss.
+    """Measures removals of all units and pairs, and takes the set with the lowest predicted loss.
 
-    Of L units, L (L - 1) / 2 pairs are measured: about ten sweeps of single removals at 30 layers.
-    The sets are judged on a seeded part of the samples.
+    L units have L (L - 1) / 2 pairs. At 30 layers, these cost about ten sweeps of single removals.
+    The final sets are measured on held-back samples, which `seed` draws.
     """
 
     SEARCHES = True

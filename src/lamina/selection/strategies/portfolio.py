@@ -30,65 +30,71 @@ BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
 class Portfolio(Selector):
     """Takes the best set that its members propose, judged as a whole on held-out documents.
 
-    The members choose by one part of the calibration: metrics by one sweep of single removals,
-    strategies by the similarities of the streams. Every set is measured on the other part
-    (`held_back`), or on the calibration `judge`, together with exchanges of one unit around the
-    best sets, and with every one of `repairs` in place. The sets with the largest losses on a
-    quarter and on half of these documents are dropped; the least loss on all of them wins. Its loss
-    is corrected for being the best of many: the last half of the documents, on which no set was
-    dropped, is cut in two many times, one part chooses among the sets and the other measures.
+    The members use one part of the calibration: metrics rank units by one sweep of single
+    removals, strategies compare residual streams. The other part (`held_back`), or the calibration
+    `judge`, judges the sets. Each set is measured without a repair and with each of `repairs`. Sets
+    that differ from the best ones by one exchanged unit compete too. After a quarter and after half
+    of the judge documents, the sets with the largest losses are dropped. The set with the lowest
+    loss on all judge documents wins. This loss is corrected for selecting the best of many: the
+    second half of the documents, on which no set was dropped, is split in two many times; one part
+    chooses among the sets and the other measures the choice.
 
-    With `units: both`, metrics propose sub-layers, and once more whole layers; strategies that read
-    the streams propose whole layers. A layer counts as its two sub-layers, so that all of them
-    compete.
+    With `units: both`, metrics propose sub-layers, and separately whole layers. Strategies that
+    read the residual streams propose whole layers. A layer counts as its two sub-layers, so that
+    all sets compete.
     """
 
     SEARCHES = True
     SEARCH = "lamina.selection.judging"
     CHOICE = (
-        "of the sets that several metrics and strategies proposed, the one with the least loss on "
+        "several metrics and strategies proposed sets, and the one with the lowest loss on "
         "held-out documents was removed"
     )
 
     strategy: Literal["portfolio"] = "portfolio"
-    metric: MetricName = option("Metric whose loss on the judging documents decides.", "perplexity")
+    metric: MetricName = option("Metric whose loss on the judge documents decides.", "perplexity")
     members: list[Filled] = option(
-        "Metrics by which the lowest units are proposed, and strategies: those that read the "
-        "streams of the unpruned model, `deepest`, and those that search, which cost much more "
-        "(`rearrange` proposes layers that move as well).",
+        "Metrics, which propose their lowest-scoring units, and strategies: `block` and "
+        "`clusters`, which read the residual streams of the unpruned model, `deepest`, and the "
+        "searches `pairwise` and `rearrange`, which cost much more (`rearrange` also moves "
+        "layers).",
         ["block", "clusters", "cosine", "accuracy", "perplexity", "output_kl"],
         min_length=1,
     )
     sets: list[list[Annotated[int, Spelt]]] = option(
-        "Sets of layers of your own, such as those of a paper, which compete at their sizes.",
+        "Your own sets of layers, such as those of a paper. Each competes at its size.",
         [],
         shown_default="none",
     )
     exchanges: int = option(
-        "Sets of each size that are tried around the best proposals, one unit exchanged.", 16, ge=0
+        "Maximum number of sets tried around each of the two best proposals of a size; each "
+        "differs from it by one exchanged unit.",
+        16,
+        ge=0,
     )
     repairs: list[Filled] = option(
-        "Repairs (names under `repairs`) with which every set is measured as well as bare.",
+        "Repairs (names under `repairs`) with which every set is measured, in addition to no "
+        "repair.",
         [],
         shown_default="none",
     )
     judge: Filled | None = option(
-        "Calibration whose documents judge; `null` takes the part `held_back` of the variant's "
-        "own.",
+        "Calibration whose documents judge the sets; `null` takes the `held_back` part of the "
+        "variant's own.",
         None,
     )
     judge_by: Literal["loss", "written"] = option(
-        "What decides between the last four sets of a size: their `loss`, or the right answers that "
-        "they write with a cache to the judging questions, which must be those of a task of "
-        "written answers.",
+        "What decides between the last four sets of a size: their `loss`, or the number of judge "
+        "questions that they answer right when they generate with a KV cache (`written`). The "
+        "judge questions must then be those of a task with generated answers.",
         "loss",
     )
     held_back: float = option(
-        "Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1
+        "Share of the calibration that judges, and that the members do not use.", 0.5, gt=0, lt=1
     )
     also: Weights = option(
-        "General text that judges together with the task: calibrations, and the weight of their "
-        "loss (nats per token) next to the mean loss of the task's documents.",
+        "General text that judges together with the task: calibrations with the weight of their "
+        "loss (nats per token), where the mean loss of the task's documents has weight 1.",
         {},
         allowed="weights above 0 by calibration, such as {corpus: 1}",
         shown_default="none",

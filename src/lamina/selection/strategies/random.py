@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Random(Selector):
-    """Draws what is removed: the baseline, which measures nothing."""
+    """Draws units at random: the baseline, which measures nothing."""
 
     strategy: Literal["random"] = "random"
     seed: int = seed_option()

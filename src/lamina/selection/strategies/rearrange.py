@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 
 
 class Rearrange(Selector):
-    """Removes layers greedily, exchanges layers, and removes more of them to run others twice.
+    """Removes layers greedily, swaps layers, and removes further ones to run others twice.
 
-    Each move is the best of all by the loss on the choosing documents. The winner is measured on
-    the others: that loss is not the least of many.
+    Each move is the one with the lowest loss on the search documents. The winner is measured on the
+    held-back documents, so this loss is not the lowest of many.
     """
 
     SEARCHES = True
     MOVES = True
     CHOICE = (
-        "layers were removed greedily, exchanged, or run twice for others, by the loss of the whole "
-        "model"
+        "layers were removed greedily, swapped, or run twice in place of others, by the loss of "
+        "the whole model"
     )
 
     strategy: Literal["rearrange"] = "rearrange"
     metric: MetricName = metric_option()
-    moves: int = option("Most moves of one kind after a removal.", 2, ge=0)
-    reach: int = option("How far apart two layers may be that are exchanged.", 4, ge=1)
-    longest: int = option("Most layers of a block that runs twice.", 1, ge=1)
+    moves: int = option("Maximum number of moves of one kind after a removal.", 2, ge=0)
+    reach: int = option("Maximum distance between two layers that are swapped.", 4, ge=1)
+    longest: int = option("Maximum number of layers in a block that runs twice.", 1, ge=1)
     donors: list[Filled] = option(
-        "Siblings (names under `donors`) whose layers may replace layers that are kept. `removed` "
-        "counts what is dropped.",
+        "Sibling models (names under `donors`) whose layers may replace kept layers. `removed` "
+        "counts only removed layers.",
         [],
         shown_default="none",
     )
     damped: bool = option("Whether layers that run twice are damped (arXiv 2605.23872).", False)
     width: int = option(
-        "Of the layers whose removal, and of the blocks whose repetition costs least, so many are "
-        "tried together.",
+        "Number of layers that are cheapest to remove, and of blocks that are cheapest to "
+        "repeat, that are tried in combination.",
         4,
         ge=1,
     )

@@ -23,23 +23,25 @@ if TYPE_CHECKING:
 
 
 class Repeat(Selector):
-    """Tries every block that adds so many layers, and takes the one with the least loss.
+    """Tries every block whose repetition reaches the size, and takes the one with the lowest loss.
 
-    The best of many blocks looks better than it is, so it is measured again on samples that did
-    not choose it.
+    The best of many blocks looks better than it is. It is measured again on samples that did not
+    choose it.
     """
 
     SEARCHES = True
     MOVES = True
     GROWS = True
-    CHOICE = "every block of layers that could run again was tried, by the loss of the whole model"
+    CHOICE = (
+        "every block of layers that could be repeated was tried, by the loss of the whole model"
+    )
 
     strategy: Literal["repeat"] = "repeat"
     metric: MetricName = metric_option()
-    times: int = option("Most times that a block runs.", 2, ge=2)
+    times: int = option("Maximum number of times that a block runs.", 2, ge=2)
     damped: bool = option(
         "Whether every block is also tried with damping (arXiv 2605.23872), which keeps the "
-        "stream's change at the size of one run.",
+        "change of the residual stream as large as in a single run.",
         False,
     )
     held_back: float = held_back_option()
