@@ -13,18 +13,18 @@ from lamina_workflow.report import database
 INTRODUCTION = """\
 # Tables
 
-Every result is a row of a table: a Parquet file under `results/tables/`, and a table of the same name inside
-`results/lamina.duckdb`, which holds further ones, derived from them by the views of `sql/*.sql`. This page is written by
-`python tools/tables_page.py` from `src/lamina/tables/` and `sql/*.sql`, where each column is described once.
+Every result is a row of a table. Each table is a Parquet file under `results/tables/` and a table of the same name in
+`results/lamina.duckdb`. The database also holds the views of `sql/*.sql`, which are derived from the tables.
+`python tools/tables_page.py` writes this page from `src/lamina/tables/` and `sql/*.sql`, which describe each column once.
 
-A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
-`none` for calibration, selector, repair and healing. Layers keep the numbers they have in the base model. Each file's
-metadata name the version of lamina, all that the job was told that wrote it (`lamina.job`; `make explain` prints it)
-and, where one job measured it, the digest of its code, a hash of its settings, and its seed.
+Six columns identify a variant: model, calibration, selector, removed, repair, healing. The base model has `none` for
+calibration, selector, repair and healing. Layers are numbered as in the base model. The metadata of each file name the
+version of lamina and all inputs of the job that wrote it (`lamina.job`; `make explain` prints it). If a single job
+measured the file, they also name the digest of its code, a hash of its settings, and its seed.
 
-The tables show the study that ran last. A results folder in which several configurations were run keeps the tables of
-each: `studies.benchmarks`, and so on for every table below, has a first column `study`, the name of the
-configuration file, and `"NAME".benchmarks` is that of one. To forget a study, delete `results/studies/NAME` and
+The tables show the study that ran last. If several configurations were run in a results folder, it keeps the tables of
+each. `studies.benchmarks` (and so on for every table below) holds all studies; its first column `study` is the name of
+the configuration file. `"NAME".benchmarks` holds one study. To delete a study, delete `results/studies/NAME` and
 `results/lamina.duckdb`, and run again.
 """
 

@@ -9,55 +9,54 @@ BENCHMARKS = Table(
         "task": Column("string", "lm-eval task or group of tasks, or perplexity entry."),
         "part_of": Column(
             "string",
-            "Group of the configuration that the task, or the group in it, was measured as part "
-            "of; null for what the configuration names, which alone goes into means over tasks.",
+            "Group in the configuration that this task or subgroup belongs to; null for tasks "
+            "and groups that the configuration lists, which alone enter means over tasks.",
         ),
         "metric": Column(
             "string",
-            "acc, acc_norm, exact_match (0 to 1) or another of the task's, as metric,filter where "
-            "it has filters; perplexity (1 upwards), nll (nats per token) and "
-            "nll_per_log_vocabulary (1 = guessing) of a text. By `generate`: exact_match,written "
-            "(0 to 1; the right choice, written), repetition (share of an answer's n-grams that "
-            "it has written before), unstopped (share of answers cut at the longest length) and "
-            "length (tokens) of the likeliest answers; pass@k, and sampled_repetition and so on, "
-            "of sampled ones.",
+            "acc, acc_norm, exact_match (0 to 1) or another metric of the task, as metric,filter "
+            "if it has filters; perplexity (1 upwards), nll (nats per token) and "
+            "nll_per_log_vocabulary (1 = guessing) of a text. With `generate`, of greedy "
+            "answers: exact_match,written (0 to 1; the right choice was generated), repetition "
+            "(share of an answer's n-grams that occur earlier in it), unstopped (share of "
+            "answers truncated at the maximum length) and length (tokens); of sampled answers: "
+            "pass@k, sampled_repetition and so on.",
         ),
         "value": Column("double", "The measured number; a perplexity that overflows is infinite."),
         "stderr": Column(
             "double",
-            "Standard error of value over test documents, in the same unit; null where the task "
+            "Standard error of value over test documents, in the same unit; null if the task "
             "gives none, or for one document.",
         ),
         "n_samples": Column(
             "int64",
-            "Number of test documents, of a group those of its tasks; for perplexity documents "
-            "too, those with a token to score, or up to 30 blocks of windows where documents are "
-            "joined.",
+            "Number of test documents; for a group, of all its tasks. For perplexity, number of "
+            "documents with a scored token, or of blocks of windows (at most 30) if documents "
+            "are joined.",
         ),
         "n_cut": Column(
             "int64",
-            "Number of them whose prompt is longer than the model's context and lost its oldest "
-            "tokens, as in lm-eval; 0 for perplexity.",
+            "Number of test documents whose prompt exceeds the model's context and was truncated "
+            "on the left, as in lm-eval; 0 for perplexity.",
         ),
         "n_undecided": Column(
             "int64",
-            "Number of them of which a right choice has the tokens of a wrong one, so that no "
-            "score decides them and lm-eval takes the first; 0 for perplexity and generated "
-            "answers. Null in tables of earlier versions.",
+            "Number of test documents in which a right choice has the same tokens as a wrong "
+            "one, so that no score decides between them and lm-eval takes the first; 0 for "
+            "perplexity and generated answers. Null in tables of earlier versions.",
         ),
         "n_shot": Column(
             "int64",
-            "Number of examples in the prompt; 0 for perplexity, null for a group whose tasks "
-            "differ.",
+            "Number of few-shot examples; 0 for perplexity, null for a group whose tasks differ.",
         ),
         "higher_is_better": Column(
             "bool",
-            "False for perplexity, nll, repetition and unstopped; null where the task does not "
-            "say.",
+            "False for perplexity, nll, repetition and unstopped; null if the task does not say.",
         ),
         "task_version": Column(
             "string",
-            "Version of the task file; window of a perplexity, and its stride or what joins it.",
+            "Version of the task file; for perplexity, the window and its stride or joining "
+            "string.",
         ),
     },
 )
@@ -71,89 +70,91 @@ BENCHMARK_SAMPLES = Table(
         "task": Column("string", "lm-eval task or group of tasks, or perplexity entry."),
         "part": Column(
             "string",
-            "Task of the group that the document is of; null where the task is none.",
+            "Task in the group that the document belongs to; null if the task is not a group.",
         ),
         "sample": Column("int64", "Index of the test document, the same for every variant."),
         "metric": Column(
             "string",
-            "Metric the value belongs to; a perplexity's documents have their nll.",
+            "Metric of the value; nll for documents of a perplexity.",
         ),
         "value": Column(
             "double",
             "Value of the document: 1 correct, 0 wrong for accuracies; nats per scored token for "
-            "nll; of sampled answers, over all of them. Of a group that weighs its tasks alike, "
-            "multiplied by what makes up for their sizes: the mean is the group's value.",
+            "nll; for sampled answers, over all samples. If a group weights its tasks equally, "
+            "values are scaled by task size so that their mean is the group's value.",
         ),
     },
 )
 
 EFFICIENCY = Table(
     grain=(
-        "One row per cost of a variant, prompt and batch: size, speed and memory, with ratios to the base model "
-        "measured in turn with it. Of variants that cost the same (same composition, see "
-        "removal_order; same repair; same number of runs) one has a row, without its healing, "
-        "which is merged into the weights; the view variants gives its numbers to all of them. "
-        "Rows of repairs that build the same model but for the numbers in it share one timing. "
-        "Of several prompts and batches, view main_timings has the first."
+        "One row per cost of a variant, prompt and batch: size, speed and memory, with ratios to "
+        "the base model, timed alternately with it. Variants of equal cost (same composition, "
+        "see removal_order; same repair; same number of runs) share one row, without a healing, "
+        "since it is merged into the weights; the view variants assigns it to all of them. "
+        "Repairs whose models differ only in the values of their weights share one timing. The "
+        "view main_timings has the first prompt and batch."
     ),
     columns={
         **VARIANT_KEYS,
         "runs": Column(
             "int64",
-            "Runs of removed units: contiguous ones are one. A patch adds one product per run. "
-            "Null in tables of earlier versions.",
+            "Number of contiguous runs of removed units. A patch adds one matrix product per "
+            "run. Null in tables of earlier versions.",
         ),
         "timed": Column(
             "string",
-            "Variant that was timed: that of the row, or one that its repair builds alike. Null "
-            "in tables of earlier versions.",
+            "Variant that was timed: that of the row, or one whose model has the same shapes. "
+            "Null in tables of earlier versions.",
         ),
         "main": Column(
             "bool",
-            "Whether prompt and batch are the first ones of the configuration, which all that "
-            "names one speed takes. Null in tables of earlier versions, which have one of each.",
+            "Whether prompt and batch are the first ones in the configuration, which the report "
+            "uses. Null in tables of earlier versions, which have one of each.",
         ),
-        "device": Column("string", "Device the run was timed on."),
+        "device": Column("string", "Device on which the run was timed."),
         "dtype": Column("string", "Floating point type of the weights."),
         "prompt": Column("int64", "Length of the prompt, in tokens."),
         "generate": Column("int64", "Number of tokens generated after the prompt."),
-        "batch": Column("int64", "Number of sequences at once."),
+        "batch": Column("int64", "Batch size, in sequences."),
         "repeats": Column(
             "int64",
-            "Number of timed repetitions, each of the base model and of the variant.",
+            "Number of timed repetitions of both the base model and the variant.",
         ),
-        "parameters": Column("int64", "Number of parameters, patch included, tied ones once."),
+        "parameters": Column(
+            "int64", "Number of parameters, including patches; tied ones count once."
+        ),
         "parameters_ratio": Column(
             "double",
             "parameters relative to the base model, 0 to about 1.",
         ),
         "weights_bytes": Column("int64", "Size of those parameters in memory, in bytes."),
         "weights_bytes_ratio": Column("double", "weights_bytes relative to the base model."),
-        "kv_bytes_per_token": Column("int64", "Key-value cache per token and sequence, in bytes."),
+        "kv_bytes_per_token": Column("int64", "KV cache per token and sequence, in bytes."),
         "kv_bytes_per_token_ratio": Column(
             "double",
             "kv_bytes_per_token relative to the base model.",
         ),
         "latency_ms": Column(
             "double",
-            "Time of the prompt alone (prefill, up to the first new token), in milliseconds: the "
-            "fastest of a few in each repetition, median over repetitions.",
+            "Prefill time (up to the first new token), in milliseconds: the fastest of a few "
+            "passes in each repetition, median over repetitions.",
         ),
         "latency_ratio": Column(
             "double",
-            "Time of the prompt relative to the base model's, geometric mean over repetitions; "
-            "below 1 is faster.",
+            "Prefill time relative to the base model's, geometric mean over repetitions; below 1 "
+            "is faster.",
         ),
         "latency_ratio_stderr": Column(
             "double",
-            "Standard error of latency_ratio over the repetitions: latency_ratio times that of "
-            "its mean logarithm. A 95 % interval is Student's t with repeats - 1 times as wide, "
-            "about the logarithm. Null for a single repetition.",
+            "Standard error of latency_ratio over repetitions: latency_ratio times the standard "
+            "error of its mean logarithm. A 95 % interval applies Student's t with repeats - 1 "
+            "degrees of freedom to the logarithm. Null for a single repetition.",
         ),
         "tokens_per_second": Column(
             "double",
-            "Tokens generated per second after the first, all sequences of the batch together, "
-            "median over repetitions; not a number where one token is generated.",
+            "Tokens generated per second after the first one, summed over the batch, median over "
+            "repetitions; NaN if one token is generated.",
         ),
         "tokens_per_second_ratio": Column(
             "double",
@@ -167,8 +168,8 @@ EFFICIENCY = Table(
         ),
         "peak_memory_bytes": Column(
             "int64",
-            "Weights plus the most GPU memory that a repetition took above what was held before "
-            "it, in bytes; null on a CPU.",
+            "Weights plus the peak GPU memory of a repetition above the memory in use before it, "
+            "in bytes; null on a CPU.",
         ),
         "peak_memory_ratio": Column(
             "double",

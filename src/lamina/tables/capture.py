@@ -4,16 +4,16 @@ from lamina.tables.columns import CALIBRATION_KEYS, Column, Table
 
 ACTIVATIONS = Table(
     grain=(
-        "One row per model, calibration and pair of boundaries: the residual stream entering "
-        "layer `layer` of the base model against the one entering layer + span. Rows of span 0 "
-        "describe one boundary, the others compare two."
+        "One row per model, calibration and pair of boundaries: the residual stream that enters "
+        "layer `layer` of the base model, compared with the one that enters layer + span. Rows "
+        "of span 0 describe one boundary, the others compare two."
     ),
     columns={
         **CALIBRATION_KEYS,
         "layer": Column(
             "int64",
-            "First boundary: the stream entering this layer, 0 to L - 1; L: the stream leaving "
-            "the last layer.",
+            "First boundary: the stream that enters this layer, 0 to L - 1; L is the stream "
+            "after the last layer.",
         ),
         "span": Column(
             "int64",
@@ -31,8 +31,8 @@ ACTIVATIONS = Table(
         ),
         "angular_last": Column(
             "double",
-            "Angle between the two streams at the last real token divided by pi, 0 (same "
-            "direction) to 1 (opposite), mean over samples; null at span 0.",
+            "Angle between the two streams at the last token (not padding), divided by pi, 0 "
+            "(same direction) to 1 (opposite), mean over samples; null at span 0.",
         ),
         "angular_last_stderr": Column(
             "double",
@@ -45,13 +45,13 @@ ACTIVATIONS = Table(
         ),
         "norm": Column(
             "double",
-            "Euclidean norm of a token's stream, mean over tokens, then samples; null but at span "
-            "0.",
+            "Euclidean norm of a token's stream, mean over tokens, then samples; null except at "
+            "span 0.",
         ),
         "channel_magnitude": Column(
             "list<float>",
             "Absolute value of each of the C channels of the stream, mean over tokens, then "
-            "samples; null but at span 0.",
+            "samples; null except at span 0.",
         ),
         "n_samples": Column("int64", "Number of samples."),
         "n_tokens": Column(
@@ -63,7 +63,7 @@ ACTIVATIONS = Table(
 
 DIAGNOSES = Table(
     grain=(
-        "One row per model, calibration, diagnosis, layer and measure (of a fit also number of "
+        "One row per model, calibration, diagnosis, layer and measure (for a fit also number of "
         "samples and point): what a layer does, measured without removing it."
     ),
     columns={
@@ -72,27 +72,27 @@ DIAGNOSES = Table(
         "kind": Column("string", "Kind of diagnosis, such as variance."),
         "layer": Column(
             "int64",
-            "Layer or boundary that was measured, in base numbering; null for a number of the "
-            "whole model.",
+            "Layer or boundary that was measured, numbered as in the base model; null for a "
+            "value of the whole model.",
         ),
-        "measure": Column("string", "What was measured of it; a diagnosis has one or several."),
+        "measure": Column("string", "Name of the measure; a diagnosis has one or several."),
         "point": Column(
             "double",
-            "Where on its axis a measure was taken, such as the ridge of a fit; null for a single "
-            "number.",
+            "Point at which the measure was taken, such as the ridge of a fit; null for a single "
+            "value.",
         ),
-        "value": Column("double", "The measured number, in the unit of the measure."),
+        "value": Column("double", "The measured value, in the unit of the measure."),
         "ci_low": Column(
             "double",
-            "Lower end of the 95 % interval of value; null where the measure has none.",
+            "Lower end of the 95 % interval of value; null if the measure has none.",
         ),
         "ci_high": Column(
             "double",
-            "Upper end of the 95 % interval of value; null where the measure has none.",
+            "Upper end of the 95 % interval of value; null if the measure has none.",
         ),
         "n_samples": Column(
             "int64",
-            "Number of samples behind value; of a fit, those that it was fitted on.",
+            "Number of samples behind value; for a fit, the samples that it was fitted on.",
         ),
         "control": Column(
             "double",

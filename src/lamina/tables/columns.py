@@ -39,7 +39,7 @@ SELECTION_KEYS: dict[str, Column] = {
     "selector": Column("string", "Name of the selector in the configuration."),
     "removed": Column(
         "int64",
-        "Size of the plan: number of units it removes, less the layers that run again. At 0 the "
+        "Size of the plan: number of removed units minus number of repeated layers. At 0 the "
         "model has the same number of layers, repeated or reordered; below 0 it has more.",
     ),
 }
@@ -54,9 +54,9 @@ VARIANT_KEYS: dict[str, Column] = {
     "selector": Column("string", "Selector of the variant's plan; none for the base model."),
     "removed": Column(
         "int64",
-        "Size of the variant's plan: number of units removed, less the layers that run again. It "
-        "is 0 for the base model, and for a plan with the same number of layers, repeated or "
-        "reordered: `selector` tells them apart.",
+        "Size of the variant's plan: number of removed units minus number of repeated layers. It "
+        "is 0 for the base model and for a plan with the same number of layers, repeated or "
+        "reordered; `selector` distinguishes them.",
     ),
     "repair": Column("string", "Name of the repair; none without one."),
     "healing": Column("string", "Name of the healing; none without one."),
@@ -66,8 +66,8 @@ SWEPT_KEYS: dict[str, Column] = {
     **CALIBRATION_KEYS,
     "selector": Column(
         "string",
-        "Selector whose plan was applied before; base for the unpruned model, whose sweep is "
-        "shared.",
+        "Selector whose plan was applied before the sweep; base for the unpruned model, whose "
+        "sweep is shared.",
     ),
-    "removed": Column("int64", "Number of units that were gone already."),
+    "removed": Column("int64", "Number of units removed before the sweep."),
 }

@@ -10,16 +10,18 @@ MODELS = Table(
         "n_layers": Column("int64", "Number of decoder layers, L."),
         "hidden_size": Column("int64", "Width of the residual stream, C, in channels."),
         "vocabulary": Column("int64", "Number of token ids."),
-        "parameters": Column("int64", "Number of parameters in the weight files (tied ones once)."),
+        "parameters": Column(
+            "int64", "Number of parameters in the weight files; tied ones count once."
+        ),
         "weights_bytes": Column("int64", "Size of the weights as they are loaded, in bytes."),
         "head_parameters": Column(
             "int64",
-            "Those of them that give the logits, which every token reads. Null in tables of "
-            "earlier versions, as the next two.",
+            "Number of these parameters in the output head, which every token reads. Null in "
+            "tables of earlier versions, as are the next two columns.",
         ),
         "decoder": Column(
             "string",
-            "model_type of the decoder, which in a model of images and text is another one.",
+            "model_type of the decoder; it differs from family in a model of images and text.",
         ),
         "runs_code_in_vllm": Column("bool", "Whether vLLM can run an export with code."),
         "dtype": Column("string", "Floating point type of the weights as they are loaded."),
@@ -31,30 +33,32 @@ MODELS = Table(
         ),
         "series": Column(
             "string",
-            "Training that the model is a checkpoint of; null for a model by itself.",
+            "Training run that the model is a checkpoint of; null if it is not part of a series.",
         ),
         "step": Column(
             "int64",
-            "How far that training was, in its steps or tokens; null for a model by itself.",
+            "Progress of that training run, in steps or tokens; null if it is not part of a "
+            "series.",
         ),
     },
 )
 
 LAYER_SIZES = Table(
-    grain="One row per model and layer: its parameters by what can be removed, and its kind.",
+    grain="One row per model and layer: its parameters by sub-layer, and its kind.",
     columns={
         **MODEL_KEYS,
         "layer": Column("int64", "Index of the layer, from 0."),
         "attention_parameters": Column("int64", "Parameters of its attention."),
-        "mlp_parameters": Column("int64", "Parameters of its MLP, of all experts."),
-        "other_parameters": Column("int64", "Its other parameters, those of norms."),
+        "mlp_parameters": Column("int64", "Parameters of its MLP, including all experts."),
+        "other_parameters": Column("int64", "Its other parameters, such as those of norms."),
         "active_mlp_parameters": Column(
-            "int64", "Parameters of its MLP that one token goes through: of chosen experts."
+            "int64",
+            "Parameters of its MLP that are active for one token: those of the chosen experts.",
         ),
         "kind": Column(
             "int64",
-            "First layer of the same kind: full or sliding attention, positions, experts. 0 for "
-            "all layers of a model whose layers are alike.",
+            "Index of the first layer of the same kind (full or sliding attention, positions, "
+            "experts); 0 for all layers if they are alike.",
         ),
     },
 )
@@ -73,19 +77,19 @@ CALIBRATIONS = Table(
         "n_samples": Column("int64", "Number of samples."),
         "n_tokens": Column(
             "int64",
-            "Tokens of context and gold answer, summed over the samples; wrong choices are not "
+            "Tokens of context and gold answer, summed over samples; wrong choices are not "
             "counted.",
         ),
         "n_cut": Column(
             "int64",
-            "Number of samples whose prompt is longer than the model's context and lost its "
-            "oldest tokens, as in lm-eval.",
+            "Number of samples whose prompt exceeds the model's context and was truncated on the "
+            "left, as in lm-eval.",
         ),
         "n_undecided": Column(
             "int64",
-            "Number of documents that are left out: a right choice has the tokens of a wrong one, "
-            "so that every model scores both the same. The tokenizer may lack a script, or fold "
-            "case. Null in tables of earlier versions.",
+            "Number of documents left out because a right choice has the same tokens as a wrong "
+            "one, so that every model scores them equally. The tokenizer may lack a script, or "
+            "fold case. Null in tables of earlier versions.",
         ),
         "chance_accuracy": Column(
             "double",
@@ -94,37 +98,37 @@ CALIBRATIONS = Table(
         ),
         "choice_score": Column(
             "string",
-            "How accuracy and margin compare choices: acc_norm (log-likelihood by length) or acc; "
-            "as configured.",
+            "How accuracy and margin compare choices: acc_norm (log-likelihood divided by "
+            "length) or acc.",
         ),
         "source": Column(
             "string",
-            "lm-eval task or group of tasks (several: comma-separated), text or file the samples "
-            "come from.",
+            "lm-eval tasks or groups (separated by commas), text or file that the samples come "
+            "from.",
         ),
         "split": Column(
             "string",
-            "Split of the source that was sampled; null for a file of choices or a text without "
-            "splits.",
+            "Split that was sampled; null for a file of choices or a text without splits.",
         ),
         "seed": Column("int64", "Seed of the sampling."),
         "n_asked": Column(
             "int64",
-            "Number of questions that the model was asked, if samples hold its own answers "
-            "(`answers: model`); null for those of the data, as the next two.",
+            "Number of questions that the model was asked, if the samples have its own answers "
+            "(`answers: model`); null for answers of the data, as are the next two columns.",
         ),
         "n_right": Column(
             "int64",
-            "Number of its answers that exact match calls right; null for texts and tasks without "
-            "exact match.",
+            "Number of its answers that are right by exact match; null for texts and tasks "
+            "without exact match.",
         ),
         "temperature": Column(
             "double",
-            "Temperature at which it wrote; 0 for the likeliest tokens.",
+            "Sampling temperature of its answers; 0 for greedy decoding.",
         ),
         "replicate_of": Column(
             "string",
-            "Label that it shares with its replicates, `group` in the configuration; null without.",
+            "Label that it shares with its replicates (`group` in the configuration); null "
+            "without replicates.",
         ),
     },
 )
@@ -132,8 +136,8 @@ CALIBRATIONS = Table(
 SHARED_DOCUMENTS = Table(
     grain=(
         "One row per calibration and benchmark that its variants are measured by: how many "
-        "documents of the calibration have their like among the test documents. An equal one is "
-        "refused, so there are none here."
+        "documents of the calibration are similar to a test document. A document equal to one "
+        "stops the run, so none is counted here."
     ),
     columns={
         **CALIBRATION_KEYS,
@@ -142,14 +146,14 @@ SHARED_DOCUMENTS = Table(
         "tested": Column("int64", "Test documents of the benchmark."),
         "near": Column(
             "int64",
-            "Documents of the calibration that are near duplicates of a test document: they have "
-            "at least half of the runs of 13 words of the shorter of the two. More than 1 % of "
-            "the documents are refused.",
+            "Documents of the calibration that are near duplicates of a test document: they "
+            "share at least half of the 13-word n-grams of the shorter of the two. The run stops "
+            "if there are more than one of them and more than 1 % of the documents.",
         ),
         "sharing": Column(
             "int64",
-            "Documents that share at least one run of 13 words with a test document, near ones "
-            "included.",
+            "Documents that share at least one 13-word n-gram with a test document, including "
+            "near duplicates.",
         ),
     },
 )

@@ -5,34 +5,33 @@ from lamina.tables.columns import CALIBRATION_KEYS, SELECTION_KEYS, Column, Tabl
 PLANS = Table(
     grain=(
         "One row per plan and edit: what a selector removes or changes at a size, in order. A "
-        "refused plan has one row, in which all but its key and the reason is null."
+        "refused plan has one row with its key and the reason; all else is null."
     ),
     columns={
         **SELECTION_KEYS,
         "unit": Column(
             "string",
             "Edit: 12, 12.attention or 12.mlp is removed; 12x2 or 12-14x2 runs twice (12x2~ with "
-            "damping); 12<>13 change places; 12=math:12 is replaced by a layer of a donor.",
+            "damping); 12<>13 are swapped; 12=math:12 is replaced by a layer of a donor.",
         ),
         "edit": Column(
             "string",
-            "Kind of an edit that removes nothing: repetition, exchange or replacement; null for a "
-            "removal.",
+            "Kind of the edit: repetition, exchange or replacement; null for a removal.",
         ),
-        "position": Column("int64", "Place in the order of removal, from 1."),
+        "position": Column("int64", "Position in the order of removal, from 1."),
         "score": Column(
             "double",
-            "Score for which the unit was picked, in the unit of the metric; of a block that of "
-            "the whole run, of a search the mean loss of the whole set; combined where the "
-            "selector scores several calibrations; null where the strategy has none.",
+            "Score by which the unit was chosen, in the unit of the metric. For a block it is "
+            "the score of the whole run, for a search the mean loss of the whole set. Scores on "
+            "several calibrations are combined. Null if the strategy has no scores.",
         ),
         "accuracy_before": Column(
             "double",
-            "Accuracy on the calibration before the unit went, 0 to 1, repaired where the "
-            "selector has a repair in the loop; of metric exact_match the share of right written "
-            "answers; null where not measured.",
+            "Accuracy on the calibration before the unit was removed, 0 to 1, with the repair if "
+            "the selector has one in the loop. For metric exact_match, the share of right "
+            "generated answers. Null if not measured.",
         ),
-        "accuracy_after": Column("double", "The same after the unit went."),
+        "accuracy_after": Column("double", "The same after the unit was removed."),
         "repair": Column(
             "string",
             "Repair with which the plan was chosen: the one that won in a portfolio, or the "
@@ -40,7 +39,8 @@ PLANS = Table(
         ),
         "replicate_of": Column(
             "string",
-            "Label that the selector shares with its replicates, its `group`; null without.",
+            "Label that the selector shares with its replicates (its `group`); null without "
+            "replicates.",
         ),
         "refused": Column("string", "Why there is no plan, and the remedy; null for a plan."),
     },
@@ -48,70 +48,68 @@ PLANS = Table(
 
 SEARCHES = Table(
     grain=(
-        "One row per set of units and comparison: everything that a search (a selector of strategy "
-        "pairwise, portfolio, rearrange or repeat) tried. Sets are compared by the mean of the "
-        "loss behind the selector's metric, 1 - accuracy for accuracy. At the end the winner of "
-        "each size is measured on samples that the search never saw, where the best of many is no "
-        "longer flattered."
+        "One row per set of units and comparison: everything that a search (strategy pairwise, "
+        "portfolio, rearrange or repeat) tried. Sets are compared by the mean loss of the "
+        "selector's metric; for accuracy, it is 1 - accuracy. Finally the winner of each size is "
+        "measured on samples that the search did not use, which removes the bias of selecting "
+        "the best of many."
     ),
     columns={
         **CALIBRATION_KEYS,
         "selector": Column("string", "Name of the selector in the configuration."),
         "evaluation": Column(
             "int64",
-            "Number of the row in its job, from 0; the unpruned model comes first.",
+            "Index of the row in its job, from 0; the unpruned model comes first.",
         ),
         "strategy": Column("string", "The selector's strategy; none for the unpruned model."),
         "member": Column(
             "string",
-            "Of a portfolio: the member that proposed the set, or exchange; null for other "
+            "In a portfolio: the member that proposed the set, or exchange; null for other "
             "strategies.",
         ),
         "repair": Column(
             "string",
-            "The repair in place, or none, in a portfolio; null for other strategies.",
+            "In a portfolio: the repair that was applied, or none; null for other strategies.",
         ),
         "removed": Column(
             "int64",
-            "Size of the set: its units, or, with `units: both`, the whole layers that its "
-            "sub-layers count as, less the layers that run again; 0 for the unpruned model, whose "
-            "`strategy` is none.",
+            "Size of the set: number of units (with `units: both`, the number of whole layers "
+            "that they count as) minus number of repeated layers; 0 for the unpruned model, "
+            "whose `strategy` is none.",
         ),
         "units": Column("list<string>", "Units of the set: 12, 12.attention or 12.mlp."),
         "step": Column(
             "int64",
-            "Size for which the set was compared; 0 for the unpruned model and for what pairwise "
-            "measures.",
+            "Size for which the set was compared; 0 for the unpruned model and for the single "
+            "removals and pairs of pairwise.",
         ),
         "stage": Column(
             "string",
-            "Stage of the selection, from 1; winner: the set that is best in the end, on all "
-            "samples of the search; held back: the same on the samples that the search never saw.",
+            "Stage of the selection, from 1; winner: the final set, on all samples of the "
+            "search; held back: the final set on the samples that the search did not use.",
         ),
-        "n_samples": Column("int64", "Samples that the set was compared on."),
+        "n_samples": Column("int64", "Samples on which the set was compared."),
         "n_new": Column(
             "int64",
-            "Those of them for which the search had not yet asked about the set. Their sum is its "
-            "number of evaluations.",
+            "Samples on which the set had not been measured before. Their sum over rows is the "
+            "number of evaluations of the search.",
         ),
         "loss": Column(
             "double",
-            "Mean loss on these samples, in the unit of the loss; infinite if one is no finite "
-            "number.",
+            "Mean loss on these samples, in the unit of the loss; infinite if one is not finite.",
         ),
-        "loss_stderr": Column("double", "Its standard error; held back only."),
+        "loss_stderr": Column("double", "Standard error of loss; only at stage held back."),
         "change": Column(
             "double",
             "Mean difference of the loss from that of the base model on the same samples, below 0 "
             "for a gain; null where the search did not measure the base model.",
         ),
         "change_stderr": Column("double", "Standard error of change, over samples."),
-        "kept": Column("bool", "Whether the set was kept for what followed."),
+        "kept": Column("bool", "Whether the set was kept for the next stage."),
         "layer_tokens": Column(
             "double",
-            "Tokens through one layer each that were run for this row, padding included, an equal "
-            "share of its passes; 0 where all losses were known already. Fits of patches are not "
-            "counted.",
+            "Cost of this row in tokens × layers, including padding: an equal share of its "
+            "passes; 0 if all losses were known already. Fits of patches are not counted.",
         ),
     },
 )

@@ -5,25 +5,25 @@ from lamina.tables.columns import VARIANT_KEYS, Column, Table
 PATCHES = Table(
     grain=(
         "One row per variant and boundary: how well a repair was fitted. Errors are Frobenius "
-        "norms relative to that of the target unless a name says mae; they are those of an "
-        "operator that has not seen the held-out samples, while the patch that is used is fitted "
-        "on all of them. Where a repair is fitted on several calibrations, errors are of all, "
-        "each token with the weight that it is fitted with."
+        "norms relative to the norm of the target, unless the name says mae. They are measured "
+        "on a map that was fitted without the held-out samples; the patch that is used is fitted "
+        "on all samples. If a repair is fitted on several calibrations, errors cover all of "
+        "them, each token with its weight in the fit."
     ),
     columns={
         **VARIANT_KEYS,
         "healing": Column("string", "Always none: patches are fitted before healing."),
         "boundary": Column(
             "string",
-            "The removed run as start-end in base numbering: layers start to end - 1 are gone; "
-            "3.5 lies between attention and MLP of layer 3.",
+            "The removed run as start-end, numbered as in the base model: layers start to end - "
+            "1 are removed; 3.5 lies between attention and MLP of layer 3.",
         ),
-        "start": Column("double", "Where the run begins; the patch maps the stream there."),
-        "end": Column("double", "Where the run ends."),
+        "start": Column("double", "Start of the run, where the patch maps the residual stream."),
+        "end": Column("double", "End of the run."),
         "refused": Column(
             "string",
-            "Why the run cannot be repaired, and the remedy; all below is null then. Null for a "
-            "fit.",
+            "Why the run cannot be repaired, and the remedy; the columns below are then null. "
+            "Null for a fit.",
         ),
         "ridge": Column(
             "double",
@@ -32,20 +32,21 @@ PATCHES = Table(
         ),
         "ridge_at_edge": Column(
             "bool",
-            "Whether the choice fell on an edge of the grid, so that a better one may lie outside.",
+            "Whether the chosen ridge is at an edge of the grid, so that a better one may lie "
+            "outside.",
         ),
         "rank": Column(
             "int64",
-            "Largest rank that the operator may have: the hidden size C unless the repair limits "
-            "it.",
+            "Maximum rank of the map M: the hidden size C unless the repair limits it.",
         ),
         "fit_error_before": Column(
             "double",
-            "Relative error at the boundary without the patch, on the samples not held out.",
+            "Relative error at the boundary without the patch, on the samples that are not held "
+            "out.",
         ),
         "fit_error": Column(
             "double",
-            "Relative error with the patch, on the samples not held out.",
+            "Relative error with the patch, on the samples that are not held out.",
         ),
         "heldout_error_before": Column(
             "double",
@@ -61,27 +62,31 @@ PATCHES = Table(
         ),
         "heldout_error_stderr": Column(
             "double",
-            "Standard error of heldout_error, likewise; null for one held-out document.",
+            "Standard error of heldout_error, from the same bootstrap; null for one held-out "
+            "document.",
         ),
         "mae_before": Column(
             "double",
-            "Mean absolute error without the patch, in activation units, on the held-out samples.",
+            "Mean absolute error without the patch, in units of the activations, on the held-out "
+            "samples.",
         ),
         "mae_after": Column(
             "double",
-            "Mean absolute error with the patch, in activation units, on the held-out samples.",
+            "Mean absolute error with the patch, in units of the activations, on the held-out "
+            "samples.",
         ),
         "fit_mae_before": Column(
             "double",
-            "mae_before on half as many of the samples that are not held out, drawn by the seed.",
+            "mae_before on samples that are not held out: half as many as the held-out ones, "
+            "drawn by the seed.",
         ),
         "fit_mae_after": Column("double", "mae_after on those samples."),
         "channel_mae_before": Column("list<float>", "mae_before of each of the C channels."),
         "channel_mae_after": Column("list<float>", "mae_after of each of the C channels."),
         "antisymmetric_share": Column(
             "double",
-            "Share of the squared Frobenius norm of M in (M - M^T) / 2, 0 to 1: what no symmetric "
-            "patch can reach.",
+            "Share of the squared Frobenius norm of M in (M - M^T) / 2, 0 to 1, which no "
+            "symmetric patch can represent.",
         ),
         "singular_values": Column(
             "list<float>",
@@ -89,88 +94,92 @@ PATCHES = Table(
         ),
         "effective_rank": Column(
             "double",
-            "Directions that M acts in, 1 to C: exp of the entropy of its squared singular values "
-            "as shares of their sum.",
+            "Effective rank of M, 1 to C: exp of the entropy of its squared singular values, "
+            "normalised to sum to 1.",
         ),
         "parameters": Column("int64", "Number of parameters that the patch adds at this boundary."),
         "trained_tokens": Column(
             "int64",
-            "Tokens that gradients were taken on, those of each epoch counted; null without "
-            "training.",
+            "Tokens used for gradients, summed over epochs; null without training.",
         ),
         "n_samples": Column(
             "int64",
-            "Samples of all calibrations that the repair is fitted on, held-out ones included.",
+            "Samples of all calibrations that the repair is fitted on, including held-out ones.",
         ),
         "n_heldout": Column(
             "int64",
-            "How many different documents are held out; copies of one count once.",
+            "Number of distinct held-out documents.",
         ),
         "n_tokens": Column(
             "int64",
-            "Tokens of context and gold answer of those samples, each counted once whatever its "
-            "weight.",
+            "Tokens of context and gold answer of the n_samples samples, each counted once "
+            "regardless of its weight.",
         ),
         "auto_weight": Column(
             "double",
-            "Weight that `data` leaves to `auto`, the same at all boundaries of a variant; else "
-            "null.",
+            "Weight that was chosen for `auto` in `data`, the same at all boundaries of a "
+            "variant; null without `auto`.",
         ),
         "general_loss_before": Column(
             "double",
-            "Loss of the cut model without the repair, in nats per token, on the held-out samples "
-            "of what `auto` weighs.",
+            "Loss of the pruned model without the repair, in nats per token, on held-out samples "
+            "of the calibrations with weight `auto`.",
         ),
         "general_loss": Column(
             "double",
-            "The same with a repair that has not seen them; chosen among few weights on them.",
+            "The same with a repair fitted without these samples; its weight was chosen on them "
+            "from a small grid.",
         ),
         "general_kept": Column(
             "bool",
-            "Whether general_loss is within the tolerance; if not, no weight is, and it is the "
-            "least.",
+            "Whether general_loss is within the tolerance. If not, no weight is, and "
+            "general_loss is the lowest of all weights.",
         ),
-        "n_general": Column("int64", "Number of those held-out samples."),
+        "n_general": Column("int64", "Number of these held-out samples."),
         "loss_bare": Column(
             "double",
-            "Loss of the cut model without the repair, in nats per token, on the held-out samples "
-            "of the variant's own calibration. It and the four below are those of the plan; null "
-            "for a portfolio's, which were chosen with their repair.",
+            "Loss of the pruned model without the repair, in nats per token, on held-out samples "
+            "of the variant's own calibration. This column and the next four describe the whole "
+            "plan; null for plans of a portfolio, which were chosen with their repair.",
         ),
-        "loss_repaired": Column("double", "The same with a repair that has not seen them."),
+        "loss_repaired": Column("double", "The same with a repair fitted without these samples."),
         "loss_stderr": Column(
             "double",
             "Standard error of loss_repaired - loss_bare, over documents; null for one document.",
         ),
-        "n_loss": Column("int64", "Number of those documents."),
+        "n_loss": Column("int64", "Number of these documents."),
         "hurts": Column(
             "bool",
-            "Whether loss_repaired is surely higher: the difference is above 0 with its 95 % "
-            "interval.",
+            "Whether loss_repaired is significantly higher: the 95 % interval of the difference "
+            "lies above 0.",
         ),
     },
 )
 
 TRAINING = Table(
-    grain=("One row per variant and optimiser step of its healing; step 0 is the model before it."),
+    grain=(
+        "One row per variant and optimiser step of its healing; step 0 is the model before "
+        "training."
+    ),
     columns={
         **VARIANT_KEYS,
         "step": Column("int64", "Optimiser step, from 1; 0 before any training."),
-        "epoch": Column("int64", "Pass over the training samples, from 1; 0 before any training."),
+        "epoch": Column("int64", "Epoch, from 1; 0 before any training."),
         "loss": Column(
             "double",
-            "What the objective makes of the step's batch, in nats per scored token (with "
-            "lm+hidden, the streams' relative squared error is added); null at step 0.",
+            "Training loss on the step's batch, in nats per scored token (with lm+hidden, plus "
+            "the relative squared error of the streams); null at step 0.",
         ),
         "validation_loss": Column(
             "double",
-            "The same on the samples held out from training, those of several calibrations "
-            "weighted as asked for; null but at step 0 and at the last step of an epoch.",
+            "The same on the samples held out from training; several calibrations are weighted "
+            "as configured. Null except at step 0 and at the last step of an epoch.",
         ),
         "learning_rate": Column("double", "Learning rate of the step."),
         "tokens": Column(
             "int64",
-            "Scored tokens trained on so far: those of gold answers, of texts all but the first.",
+            "Scored tokens trained on so far: tokens of gold answers; in texts, all tokens but "
+            "the first.",
         ),
         "chosen": Column(
             "bool",

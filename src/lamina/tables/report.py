@@ -4,12 +4,12 @@ from lamina.tables.columns import CALIBRATION_KEYS, MODEL_KEYS, VARIANT_KEYS, Co
 
 AGREEMENTS = Table(
     grain=(
-        "One row per model, kind of unit, metric, statistic and calibrations: how a metric agrees "
-        "with accuracy relevance over all units of the base model and all calibrations that both "
-        "are defined on [arXiv 2605.14075, C.2, C.3]. The first and last two layers of eight or "
-        "more are left out. No rows of a metric that gives all units the same score. And, "
-        "statistic reliability, how a metric agrees with itself from other samples, calibration "
-        "by calibration."
+        "One row per model, kind of unit, metric, statistic and calibrations: how a metric "
+        "agrees with accuracy relevance over all units of the base model and all calibrations "
+        "that both are defined on [arXiv 2605.14075, C.2, C.3]. The first and last two layers of "
+        "eight or more are left out. A metric that gives all units the same score has no rows. "
+        "Rows of statistic reliability say how a metric agrees with itself on other samples, for "
+        "each calibration."
     ),
     columns={
         **MODEL_KEYS,
@@ -17,58 +17,60 @@ AGREEMENTS = Table(
         "metric": Column("string", "The metric that is compared with accuracy."),
         "statistic": Column(
             "string",
-            "pearson, spearman: correlation of the true scores, those of endlessly many samples: "
-            "larger than that of the measured ones, whose noise is taken off. misranked, "
-            "badly_misranked: share of units in another place, and in one more than a quarter of "
-            "the units away, as measured. variance_ratio: mean over units of the variance of "
-            "standardised true scores across calibrations, accuracy's by the metric's. "
-            "reliability: Spearman's correlation of two rankings of the units, each from as many "
-            "other samples.",
+            "pearson, spearman: correlation of the true scores (from infinitely many samples), "
+            "corrected for sampling noise and therefore larger than that of the measured scores. "
+            "misranked, badly_misranked: share of units with another rank, and with a rank more "
+            "than a quarter of the units away, as measured. variance_ratio: variance of "
+            "standardised true scores across calibrations, mean over units, of accuracy divided "
+            "by that of the metric. reliability: Spearman correlation of two rankings, each from "
+            "as many other samples.",
         ),
         "value": Column("double", "The statistic."),
         "ci_low": Column(
             "double",
-            "Lower end of its 95 % interval, of true scores by a paired bootstrap over samples "
-            "without its bias; for shares, what surely is misranked; for reliability, over true "
-            "scores that these may come from.",
+            "Lower end of its 95 % interval. For true scores: a bias-corrected paired bootstrap "
+            "over samples. For shares: what is misranked with certainty. For reliability: over "
+            "the true scores that are compatible with the measured ones.",
         ),
-        "ci_high": Column("double", "Upper end; for shares, what may be misranked."),
+        "ci_high": Column(
+            "double", "Upper end of its 95 % interval; for shares, what is possibly misranked."
+        ),
         "p_value": Column(
             "double",
             "variance_ratio: two-sided Wilcoxon signed-rank test of the variances, unit by unit; "
             "null elsewhere, and where they are equal.",
         ),
-        "n_units": Column("int64", "Units compared."),
+        "n_units": Column("int64", "Number of units compared."),
         "calibrations": Column("string", "Names of the calibrations, separated by `, `."),
-        "n_calibrations": Column("int64", "Their number."),
-        "n_samples": Column("int64", "Samples of these calibrations together."),
+        "n_calibrations": Column("int64", "Number of calibrations."),
+        "n_samples": Column("int64", "Number of samples of these calibrations together."),
     },
 )
 
 DISSOCIATIONS = Table(
     grain=(
-        "One row per model, kind of unit, pair of calibrations and unit: how much more accuracy "
-        "relevance the unit of the unpruned model has for one than for the other. Calibrations on "
-        "which the model is at chance are left out."
+        "One row per model, kind of unit, pair of calibrations and unit: how much more relevant "
+        "the unit of the unpruned model is for one calibration than for the other, by accuracy. "
+        "Calibrations on which the model is at chance are left out."
     ),
     columns={
         **CALIBRATION_KEYS,
-        "rival": Column("string", "The calibration that it is compared with."),
+        "rival": Column("string", "The calibration with which it is compared."),
         "component": Column("string", "Kind of unit: layer, attention or mlp."),
         "unit": Column("string", "The unit."),
         "layer": Column("int64", "Its layer."),
         "difference": Column(
             "double",
-            "Accuracy relevance on calibration less that on rival: above 0 the unit matters more "
-            "to the former.",
+            "Accuracy relevance on calibration minus that on rival: above 0, the unit matters "
+            "more for calibration.",
         ),
         "ci_low": Column(
             "double",
-            "Lower end of its 95 % interval over the samples of both, from the draws behind the "
-            "intervals of relevance.",
+            "Lower end of its 95 % interval over the samples of both, from the draws that give "
+            "the intervals of relevance.",
         ),
         "ci_high": Column("double", "Upper end of its 95 % interval."),
-        "p_value": Column("double", "Two-sided p of no difference, from the same draws."),
+        "p_value": Column("double", "Two-sided p-value of no difference, from the same draws."),
         "q_value": Column(
             "double",
             "p_value corrected for the number of units of the pair [Benjamini and Hochberg 1995].",
@@ -76,20 +78,24 @@ DISSOCIATIONS = Table(
         "null_low": Column(
             "double",
             "Lower end of the band that holds 95 % of the differences between random halves of "
-            "one calibration: the wider one of the two calibrations'. Halves are smaller than the "
-            "whole, so the band is wider than needed.",
+            "one calibration; the wider band of the two calibrations. Halves are smaller than "
+            "the whole, so the band is conservative.",
         ),
         "null_high": Column("double", "Upper end of the band."),
-        "sure": Column("bool", "Whether q_value is at most 0.05 and difference outside the band."),
-        "n_samples": Column("int64", "Samples of calibration."),
-        "n_rival": Column("int64", "Samples of rival."),
+        "sure": Column(
+            "bool",
+            "Whether the difference is significant: q_value is at most 0.05, and difference lies "
+            "outside the band.",
+        ),
+        "n_samples": Column("int64", "Number of samples of calibration."),
+        "n_rival": Column("int64", "Number of samples of rival."),
     },
 )
 
 HANDLES = Table(
     grain=(
-        "One row per variant of the studies: a short name, which `lamina export` takes. It holds "
-        "for this configuration."
+        "One row per variant of the studies: a short name, which commands such as `lamina "
+        "export` accept. It is valid for this configuration."
     ),
     columns={
         "handle": Column(
@@ -103,25 +109,25 @@ HANDLES = Table(
 
 GATES = Table(
     grain=(
-        "One row per variant, and task or text on which its study demands something "
-        "(`gates` of a study)."
+        "One row per variant, and task or text for which its study sets a requirement (`gates` "
+        "of a study)."
     ),
     columns={
         **VARIANT_KEYS,
         "task": Column("string", "Benchmark task or text of the gate."),
         "keep": Column(
             "double",
-            "Share of the base model's number that must be left, 0 to 1; null where floor is set.",
+            "Share of the base model's score that must be kept, 0 to 1; null if floor is set.",
         ),
-        "floor": Column("double", "Least value of the task's main metric; null where keep is set."),
+        "floor": Column("double", "Required value of the task's main metric; null if keep is set."),
     },
 )
 
 COMPARISONS = Table(
     grain=(
         "One row per pair of selectors, size, repair and own benchmark task, by the task's main "
-        "metric, and one for all of these tasks together, where calibration and task are 'all': "
-        "paired tests over the same test documents."
+        "metric: paired tests over the same test documents. One more row covers all of these "
+        "tasks together; its calibration and task are 'all'."
     ),
     columns={
         **MODEL_KEYS,
@@ -131,8 +137,7 @@ COMPARISONS = Table(
         ),
         "task": Column(
             "string",
-            "Own benchmark task of the calibration; all for the mean, which leaves perplexities "
-            "out.",
+            "Own benchmark task of the calibration; all for the mean, which excludes perplexities.",
         ),
         "metric": Column(
             "string",
@@ -143,37 +148,37 @@ COMPARISONS = Table(
         "repair": Column(
             "string",
             "Repair of both variants; none without one. `as chosen`: each plan with the repair "
-            "with which its selector chose it (`repair` of table plans), if any plan of the size "
-            "was chosen with one.",
+            "with which its selector chose it (`repair` of table plans); only if a plan of this "
+            "size was chosen with a repair.",
         ),
         "healing": Column("string", "Healing of both variants; none without one."),
         "selector": Column(
             "string",
-            "One selector; every pair stands once, accuracy first, else by name.",
+            "First selector of the pair. Each pair occurs once, in order of name, but accuracy "
+            "first.",
         ),
-        "rival": Column("string", "The other selector."),
+        "rival": Column("string", "Second selector of the pair."),
         "difference": Column(
             "double",
-            "Mean over documents by which selector is better than rival, in the unit of the "
+            "Mean over documents of how much better selector is than rival, in the unit of the "
             "metric.",
         ),
         "ci_low": Column(
             "double",
-            "Lower end of its 95 % interval, of this pair alone: not corrected for the number of "
-            "pairs.",
+            "Lower end of its 95 % interval, not corrected for the number of pairs.",
         ),
         "ci_high": Column("double", "Upper end of its 95 % interval."),
-        "n_samples": Column("int64", "Test documents that both answered."),
-        "n_different": Column("int64", "Those of them on which the two values differ."),
+        "n_samples": Column("int64", "Number of test documents on which both were measured."),
+        "n_different": Column("int64", "Number of these documents on which the two values differ."),
         "p_value": Column(
             "double",
-            "Two-sided p of no difference, by flipping the signs of documents' differences; 1 if "
-            "none differ.",
+            "Two-sided p-value of no difference, by randomly flipping the signs of the "
+            "documents' differences; 1 if none differ.",
         ),
         "p_holm": Column(
             "double",
-            "p_value corrected for all pairs and tasks of the same model, size and repair (Holm); "
-            "rows for all tasks together are corrected among themselves.",
+            "p_value after Holm's correction for all pairs and tasks of the same model, size and "
+            "repair; rows for all tasks together are corrected separately.",
         ),
     },
 )
@@ -184,19 +189,19 @@ JOBS = Table(
         "rule": Column("string", "Name of the rule."),
         "wildcards": Column(
             "string",
-            "Wildcards of the job as name=value, comma-separated; empty where the record names "
-            "none.",
+            "Wildcards of the job as name=value, comma-separated; empty if none were recorded.",
         ),
         "seconds": Column("double", "Wall time, in seconds."),
         "cpu_seconds": Column(
             "double",
-            "CPU time of the job and its children, in seconds. Null if too short to sample, or "
-            "run by a fork.",
+            "CPU time of the job and its children, in seconds. Null if the job was too short to "
+            "sample or ran in a fork.",
         ),
         "max_rss_mb": Column(
             "double",
-            "Largest resident memory, in MB. Null if too short to sample, or run by a fork.",
+            "Peak resident memory, in MB. Null if the job was too short to sample or ran in a "
+            "fork.",
         ),
-        "device": Column("string", "gpu where the job asked for one, else cpu."),
+        "device": Column("string", "gpu if the job requested one, else cpu."),
     },
 )

@@ -4,25 +4,25 @@ from lamina.tables.columns import SWEPT_KEYS, Column, Table
 
 SWEEPS = Table(
     grain=(
-        "One row per pass, sample and unit: what the model does on a calibration sample when one more "
-        "unit is skipped. Unit none is the model before that removal. Of a selector with a repair "
-        "in the loop, all runs of skipped layers are repaired, by patches that were fitted "
-        "without the sample. A pass that does not measure a column leaves it null; a number that "
-        "is not finite is infinite, or a wrong answer, and never null. The weights pass has one "
-        "row per unit, as sample 0."
+        "One row per pass, sample and unit: what the model does on a calibration sample without "
+        "one more unit. Unit none is the model before that removal. For a selector with a repair "
+        "in the loop, all removed runs are repaired by patches that were fitted without the "
+        "sample. A column that a pass does not measure is null. A value that is not finite is "
+        "stored as infinite or as a wrong answer, never as null. The weights pass has one row "
+        "per unit, as sample 0."
     ),
     columns={
         **SWEPT_KEYS,
         "unit": Column(
             "string",
-            "Unit skipped: 12, 12.attention or 12.mlp; none for nothing skipped.",
+            "Removed unit: 12, 12.attention or 12.mlp; none for no removal.",
         ),
         "sample": Column("int64", "Index of the sample in the calibration, from 0."),
         "correct": Column(
             "bool",
-            "Whether the gold choice had the highest log-likelihood; generated: whether every "
-            "gold token was the argmax; text: whether the last token was. False where scores are "
-            "not finite.",
+            "Whether the gold choice has the highest log-likelihood. For a generated answer, "
+            "whether every gold token is the argmax; for text, whether the last token is. False "
+            "if scores are not finite.",
         ),
         "correct_norm": Column(
             "bool",
@@ -31,8 +31,8 @@ SWEEPS = Table(
         ),
         "written_correct": Column(
             "bool",
-            "Whether the answer that the model wrote with its cache is right by the exact match of "
-            "its task, after one of the task's filters. Measured by the generate pass alone.",
+            "Whether the answer that the model generated with a KV cache is right by the task's "
+            "exact match, after any of the task's filters. Measured only by the generate pass.",
         ),
         "nll": Column(
             "double",
@@ -41,8 +41,8 @@ SWEEPS = Table(
         ),
         "n_tokens": Column(
             "int64",
-            "Scored tokens: those of the gold answer alone. Mean nll per token is sum(nll) / "
-            "sum(n_tokens).",
+            "Number of scored tokens, those of the gold answer. The mean nll per token is "
+            "sum(nll) / sum(n_tokens).",
         ),
         "gold_margin": Column(
             "double",
@@ -56,9 +56,9 @@ SWEEPS = Table(
         ),
         "output_cosine": Column(
             "double",
-            "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the "
-            "scored tokens of all choices, each at the position that predicts it; infinite if not "
-            "finite.",
+            "1 - cos between the logits and those of the unpruned model, 0 to 2, mean over the "
+            "scored tokens of all choices, each at the position that predicts it; infinite if "
+            "not finite.",
         ),
         "output_norm": Column(
             "double",
@@ -72,8 +72,8 @@ SWEEPS = Table(
         ),
         "output_kl": Column(
             "double",
-            "KL(unpruned model || without the unit) of the next-token distributions, in nats, "
-            "mean as for output_cosine.",
+            "KL(unpruned model || model without the unit) of the next-token distributions, in "
+            "nats, mean as for output_cosine.",
         ),
         "output_tv": Column(
             "double",
@@ -82,8 +82,8 @@ SWEEPS = Table(
         ),
         "output_flips": Column(
             "double",
-            "Share of those positions at which the likeliest token is not the unpruned model's, 0 "
-            "to 1; infinite if an output is not finite.",
+            "Share of these positions at which the most likely token differs from the unpruned "
+            "model's, 0 to 1; infinite if an output is not finite.",
         ),
         "cosine": Column(
             "double",
@@ -97,8 +97,9 @@ SWEEPS = Table(
         ),
         "taylor": Column(
             "double",
-            "The sample's share of the sum over the unit's weights w of abs(w * gradient), the "
-            "gradient being the calibration's mean: the mean over samples is that sum.",
+            "The sample's contribution to the sum over the unit's weights w of abs(w * "
+            "gradient), where the gradient is the mean over the calibration. The mean over "
+            "samples is that sum.",
         ),
         "magnitude": Column(
             "double",
@@ -110,48 +111,49 @@ SWEEPS = Table(
 RELEVANCE = Table(
     grain=(
         "One row per metric and unit: relevance of the unit on a calibration, high = relevant, "
-        "with a 95 % interval. Of a selector with a repair in the loop, it is what is lost of the "
-        "unit once that is repaired."
+        "with a 95 % interval. For a selector with a repair in the loop, it is the relevance "
+        "that remains after the repair."
     ),
     columns={
         **SWEPT_KEYS,
         "metric": Column(
             "string",
-            "Metric: accuracy (1 = all above chance lost, 0 = none, negative = better without), "
-            "or another one of docs/choose.md.",
+            "Metric: accuracy (1 = all accuracy above chance is lost, 0 = none, negative = "
+            "better without the unit), or another one in docs/choose.md.",
         ),
         "unit": Column("string", "Unit: 12, 12.attention or 12.mlp."),
         "layer": Column("int64", "Layer of the unit, 0 to L - 1, numbered in the base model."),
         "component": Column("string", "Kind of unit: layer, attention or mlp."),
         "score": Column(
             "double",
-            "Relevance in the unit of the metric; null where undefined (see reason).",
+            "Relevance in the unit of the metric; null if undefined (see reason).",
         ),
         "ci_low": Column(
             "double",
-            "Lower end of the 95 % interval of score, over samples: of accuracy by counts of "
-            "answers that stayed, were lost or won (Jeffreys' prior), of others by the "
-            "bootstrap-t. Null for fewer than 50 samples of these, which may lack the rare large "
-            "losses; score itself for magnitude and random, which look at none.",
+            "Lower end of the 95 % interval of score over samples. For accuracy and exact_match, "
+            "from the counts of answers that stayed right, were lost or were won (Jeffreys' "
+            "prior). For agreement with few changed tokens, as for a proportion. For other "
+            "metrics, by the bootstrap-t; null below 50 samples, which may miss rare large "
+            "losses. For magnitude and random, which use no samples, score itself.",
         ),
         "ci_high": Column("double", "Upper end of the 95 % interval of score."),
         "n_samples": Column(
             "int64",
-            "Number of samples behind score; 0 for magnitude, which looks at weights only.",
+            "Number of samples behind score; 0 for magnitude and random, which use none.",
         ),
         "n_not_finite": Column(
             "int64",
-            "Samples on which the scores without the unit were not finite; their answers count as "
-            "wrong. Null in tables of earlier versions.",
+            "Number of samples on which the scores without the unit were not finite; their "
+            "answers count as wrong. Null in tables of earlier versions.",
         ),
         "rank": Column(
             "int64",
-            "Place of the unit in the ranking of its sweep, 1 = least relevant, goes first; among "
-            "equals the deeper one. Null where the unpruned model is at chance.",
+            "Rank of the unit in its sweep: 1 = least relevant, removed first. Of equal units, "
+            "the deeper one comes first. Null if the unpruned model is at chance.",
         ),
         "reason": Column(
             "string",
-            "Why score is null, and what the ranking fell back to; null in the ordinary case.",
+            "Why score is null, and how units were ranked instead; null if score is defined.",
         ),
     },
 )
