@@ -49,8 +49,8 @@ from lamina_workflow.runtime.waiting import saying_what_goes_on
 
 app = typer.Typer(
     name="lamina",
-    help="Which layers of a language model matter for your task, which can go, and how much of the "
-    "damage can be repaired.",
+    help="Which layers of a language model matter for your task, which can be removed, and how "
+    "much of the damage can be repaired.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -65,9 +65,9 @@ Configuration = Annotated[
 ]
 VariantArgument = Annotated[
     str,
-    typer.Argument(help=f"A handle of the report, such as A3b, or {FORM}.", metavar="VARIANT"),
+    typer.Argument(help=f"A handle from the report, such as A3b, or {FORM}.", metavar="VARIANT"),
 ]
-Cores = Annotated[str, typer.Option(help="Cores that the run may use: a number, or all.")]
+Cores = Annotated[str, typer.Option(help="CPU cores for the run: a number, or all.")]
 # The forecast is made together with the study, for the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
 FORECAST_CONFIGURATION = "forecast.yaml"
@@ -80,28 +80,33 @@ EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
 @app.command()
 def prune(
     model: Annotated[
-        str, typer.Argument(help="A folder with config.json, a .gguf file, or an id of the hub.")
+        str, typer.Argument(help="A folder with config.json, a .gguf file, or a hub id.")
     ],
     questions: Annotated[
         Path | None,
         typer.Option(
-            help='Your task, a JSON object in each line: {"query": …, "choices": […], "gold": 0}.'
+            help='Your task, one JSON object per line: {"query": …, "choices": […], "gold": 0}.'
         ),
     ] = None,
-    task: Annotated[str | None, typer.Option(help="A task of lm-eval, such as arc_easy.")] = None,
+    task: Annotated[str | None, typer.Option(help="An lm-eval task, such as arc_easy.")] = None,
     text: Annotated[
-        Path | None, typer.Option(help="General text that must stay readable, .txt or .jsonl.")
+        Path | None,
+        typer.Option(help="General text that the model must still predict well, .txt or .jsonl."),
     ] = None,
-    remove: Annotated[str, typer.Option(help="Share of the layers, or their number.")] = "25%",
+    remove: Annotated[
+        str, typer.Option(help="Share of layers to remove, or their number.")
+    ] = "25%",
     fit: Annotated[
-        str | None, typer.Option(help="Memory that weights and cache may take, such as 6GB.")
+        str | None, typer.Option(help="Maximum memory of weights and KV cache, such as 6GB.")
     ] = None,
-    faster: Annotated[str | None, typer.Option(help="Time to save per token, such as 20%.")] = None,
+    faster: Annotated[
+        str | None, typer.Option(help="Share of the time per token to save, such as 20%.")
+    ] = None,
     keep: Annotated[
         str, typer.Option(help="Share of the base model's score on your task to keep.")
     ] = "95%",
-    revision: Annotated[str | None, typer.Option(help="Revision of a model of the hub.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Layers of a model of the hub.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Revision of a hub model.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Number of layers of a hub model.")] = None,
     folder: Annotated[
         Path | None,
         typer.Option(help="Folder for the study; by default lamina-MODEL.", show_default=False),
@@ -113,16 +118,16 @@ def prune(
         float | None,
         typer.Option(
             min=1,
-            help="Time that the study may take here, once the model is prepared: fewer samples choose "
-            "if they must.",
+            help="Time limit for the study on this machine, once the model is prepared. If "
+            "needed, fewer samples choose the layers.",
         ),
     ] = None,
     cores: Cores = "all",
 ) -> None:
-    """Remove the layers that your task needs least, repair the rest, and say what is left.
+    """Remove the layers that your task needs least, repair the rest, and report what is left.
 
-    The study is written into a folder, with its configuration: edit it and `lamina run` it to go
-    further. The same command goes on after an interruption.
+    The study and its configuration are written into a folder. To continue from there, edit the
+    configuration and run `lamina run`. After an interruption, the same command resumes.
 
     ```
     lamina prune models/mine --questions support.jsonl --text book.txt --remove 25%
@@ -231,7 +236,7 @@ def example(
 ) -> None:
     """Copy the embedded study into a folder: a small trained model, its tasks, its configuration.
 
-    It runs in some minutes on two cores, without a download.
+    It runs in a few minutes on two cores, without a download.
 
     ```
     lamina example && cd lamina-example && lamina run
@@ -254,7 +259,7 @@ def example(
 def run(configuration: Configuration = None, cores: Cores = "all") -> None:
     """Run the studies of a configuration in the current folder, up to the report.
 
-    What is done stays, and what a change of the configuration makes stale runs again.
+    Finished jobs are not repeated. Jobs that a change of the configuration affects run again.
 
     ```
     lamina run
@@ -270,25 +275,29 @@ def paper(
     name: Annotated[str, typer.Argument(help=f"{', '.join(PAPERS)}: a file of config/papers.")],
     study: Annotated[
         list[str] | None,
-        typer.Option(help="A study of the file, which is run alone; may be repeated."),
+        typer.Option(help="Run only this study of the file; may be repeated."),
     ] = None,
     small: Annotated[
         str | None,
         typer.Option(
-            help="A folder with config.json or a .gguf file: one small model in the place of all.",
+            help="A folder with config.json or a .gguf file: one small model that replaces all "
+            "models.",
             show_default=False,
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help="With --small: a folder of questions and texts, in the place of the hub's.",
+            help="With --small: a folder of questions and texts that replaces the data of the hub.",
             show_default=False,
         ),
     ] = None,
     samples: Annotated[
         int,
-        typer.Option(min=1, help="With --small: most questions or texts of a calibration or test."),
+        typer.Option(
+            min=1,
+            help="With --small: maximum number of questions or texts of a calibration or test.",
+        ),
     ] = SAMPLES,
     folder: Annotated[
         Path | None,
@@ -298,10 +307,10 @@ def paper(
     ] = None,
     cores: Cores = "all",
 ) -> None:
-    """Run the studies of a paper, and compare what it prints with what they measure.
+    """Run the studies of a paper, and compare its published numbers with your own.
 
-    With --small, the same studies run with few samples on one small model: every row comes out, with
-    other numbers. The same command goes on after an interruption.
+    With --small, the same studies run with few samples on one small model: every row is filled,
+    with other numbers. After an interruption, the same command resumes.
 
     ```
     lamina paper ghosted-layers
@@ -334,13 +343,13 @@ def plan(
         str | None, typer.Option(help="Sustained TFLOP/s of your device, such as 100.")
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option(help="Measure this machine, also if it has a GPU.")
+        bool, typer.Option(help="Measure this machine even if it has a GPU.")
     ] = False,
     cores: Cores = "all",
 ) -> None:
-    """Say what a run will take, stage by stage: time, memory, disk.
+    """Estimate what a run will cost, stage by stage: time, memory, disk.
 
-    Without a GPU, the speed of this machine is measured for some 20 seconds.
+    Without a GPU, the speed of this machine is measured for about 20 seconds.
 
     ```
     lamina plan config/mine.yaml
@@ -361,12 +370,12 @@ def export(
     variant: VariantArgument,
     configuration: Configuration = None,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
-    shard: Annotated[str, typer.Option(help="Largest file, such as 2GB.")] = "",
+    shard: Annotated[str, typer.Option(help="Maximum size of a file, such as 2GB.")] = "",
     cores: Cores = "all",
 ) -> None:
     """Write a variant as a Hugging Face checkpoint, or as a GGUF file.
 
-    The export is loaded back and compared before it is called done.
+    The export is loaded back and compared with the variant before the command succeeds.
 
     ```
     lamina export model/task/best/removed=6/ghost_mixed/none
@@ -384,15 +393,16 @@ def export(
 def judge(
     variant: VariantArgument,
     questions: Annotated[
-        Path, typer.Argument(help="A .jsonl file of questions that the study has not seen.")
+        Path, typer.Argument(help="A .jsonl file of questions that the study has not used.")
     ],
     configuration: Configuration = None,
 ) -> None:
     """Measure new questions once, on a variant and on the base model.
 
-    The questions on which a study tests its variants choose between them. Nothing has chosen by new
-    ones, so this is what to expect of the variant, and whether it keeps the share of the base
-    model's score that the configuration asks for (`report: {keep: 95%}`).
+    The test questions of a study are used to choose between its variants, so the chosen one looks
+    better on them than it is. New questions are not used for any choice. They show what to expect
+    of the variant, and whether it keeps the share of the base model's score that the configuration
+    requires (`report: {keep: 95%}`).
 
     ```
     lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
@@ -413,14 +423,14 @@ def judge(
 def chat(
     variant: VariantArgument,
     prompt: Annotated[
-        str | None, typer.Option(help="One prompt; without it, you are asked for prompts.")
+        str | None, typer.Option(help="A single prompt; without it, you are asked for prompts.")
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 128,
+    tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of a reply.")] = 128,
 ) -> None:
-    """Compare what the base model and a variant write, side by side, and how fast.
+    """Compare the replies of the base model and a variant, side by side, and their speed.
 
-    Replies take the likeliest tokens. They go through the tokenizer's chat template where it has
-    one, and each prompt stands alone.
+    Replies are decoded greedily. The tokenizer's chat template is used if there is one. Each prompt
+    starts a new conversation.
 
     ```
     lamina chat model/task/best/removed=6/ghost_mixed/none
@@ -439,14 +449,16 @@ def push(
     variant: VariantArgument,
     repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub.")],
     configuration: Configuration = None,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody read it.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Upload without asking.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make it readable by everybody.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Upload without confirmation.")] = False,
     form: Annotated[str, typer.Option(help="auto, stock, code or gguf.")] = "auto",
     cores: Cores = "all",
 ) -> None:
-    """Export a variant and upload it to the Hugging Face hub, private unless you say otherwise.
+    """Export a variant and upload it to the Hugging Face hub, private by default.
 
-    What would be uploaded where is said first, and asked.
+    The command first says what it will upload where, and asks for confirmation.
 
     ```
     lamina push model/task/best/removed=6/ghost_mixed/none me/smaller
@@ -488,7 +500,7 @@ def _export(variant: str, configuration: Path | None, form: str, shard: str, cor
 def lm_eval(
     variant: VariantArgument, configuration: Configuration = None, cores: Cores = "all"
 ) -> None:
-    """Write lm-eval's files of a variant: its scores, and each question with its answers.
+    """Write the scores of a variant, and each question with its answers, as lm-eval's files.
 
     The base model is model/none/none/removed=0/none/none.
 
@@ -504,11 +516,11 @@ def lm_eval(
 @app.command()
 def compare(
     first: Annotated[Path, typer.Argument(help="A results folder.")],
-    second: Annotated[Path, typer.Argument(help="Another one.")],
+    second: Annotated[Path, typer.Argument(help="Another results folder.")],
 ) -> None:
-    """Say which numbers of two runs differ by more than their error.
+    """List the numbers of two runs that differ by more than their error.
 
-    `results/compare.html` has all of them.
+    `results/compare.html` has all numbers.
 
     ```
     lamina compare results other/results
@@ -519,12 +531,14 @@ def compare(
 
 @app.command()
 def leaderboard(
-    runs: Annotated[list[Path], typer.Argument(help="lamina.duckdb of each run, or its folder.")],
-    output: Annotated[Path, typer.Option(help="The page.")] = Path("leaderboard.html"),
+    runs: Annotated[
+        list[Path], typer.Argument(help="The file lamina.duckdb of each run, or its folder.")
+    ],
+    output: Annotated[Path, typer.Option(help="The page to write.")] = Path("leaderboard.html"),
 ) -> None:
     """Show the variants of several runs in one sortable page.
 
-    Two runs of one study compare by `lamina compare`, which tests the differences.
+    To compare two runs of one study, use `lamina compare`, which tests the differences.
 
     ```
     lamina leaderboard results other/results
@@ -539,12 +553,12 @@ def leaderboard(
 def explain(
     file: Annotated[
         str,
-        typer.Argument(help="A variant, whose plan is explained; or a file under results/."),
+        typer.Argument(help="A variant whose plan is explained, or a file under results/."),
     ],
 ) -> None:
     """Say why a plan removes its layers, and which job wrote a file: rule, options, inputs, code.
 
-    This stands in the file itself.
+    The file itself holds this information.
 
     ```
     lamina explain A3b
@@ -588,7 +602,7 @@ def query(
 def sql() -> None:
     """Open DuckDB's shell on the results of the current folder.
 
-    It reads only, so a run may go on meanwhile. Queries can come from a file or a pipe.
+    The shell is read-only, so a run may continue meanwhile. Queries can come from a file or a pipe.
 
     ```
     lamina sql
