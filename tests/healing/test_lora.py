@@ -225,7 +225,7 @@ def test_the_weights_of_a_pass_are_those_that_the_whole_training_had_then() -> N
 def test_a_pass_that_the_steps_do_not_reach_is_refused() -> None:
     options = Lora(**{**FAST_OPTIONS, "epochs": 3, "max_steps": 2, "keep": 3})
     sources = [TrainingSource(make_samples())]
-    with pytest.raises(LaminaError, match="keep: 3 .* ends the training in pass 1. Write more"):
+    with pytest.raises(LaminaError, match="keep: 3 .* ends the training in epoch 1. Write more"):
         lora.heal(tiny.model(), PLAN, None, sources, options)
 
 

@@ -309,8 +309,8 @@ def end_at_epoch(steps: Sequence[OptimiserStep], epoch: int | None) -> list[Opti
     last_epoch = steps[-1].epoch if steps else 0
     if epoch > last_epoch:
         raise LaminaError(
-            f"keep: {epoch} asks for weights after pass {epoch}, but `max_steps` ends the training "
-            f"in pass {last_epoch}. Write more steps, or keep: {last_epoch}."
+            f"keep: {epoch} asks for weights after epoch {epoch}, but `max_steps` ends the training "
+            f"in epoch {last_epoch}. Write more steps, or keep: {last_epoch}."
         )
     return [step for step in steps if step.epoch <= epoch]
 

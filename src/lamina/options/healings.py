@@ -81,17 +81,17 @@ class Healing(Choice):
     )
 
     @model_validator(mode="after")
-    def _check_passes(self) -> Self:
-        kept_passes = [] if self.keep == "best" else [self.keep]
-        for key, passes in (("keep", kept_passes), ("checkpoints", self.checkpoints or [])):
-            if passes and max(passes) > self.epochs:
+    def _check_epochs(self) -> Self:
+        kept_epochs = [] if self.keep == "best" else [self.keep]
+        for key, epochs in (("keep", kept_epochs), ("checkpoints", self.checkpoints or [])):
+            if epochs and max(epochs) > self.epochs:
                 raise invalid(
-                    f"there is no pass {max(passes)}, because `epochs` is {self.epochs}. Write at "
+                    f"there is no epoch {max(epochs)}, because `epochs` is {self.epochs}. Write at "
                     f"most {self.epochs}, or more epochs.",
                     key,
                 )
         if len(set(self.checkpoints or [])) < len(self.checkpoints or []):
-            raise invalid("a pass stands there twice. Leave one of them out.", "checkpoints")
+            raise invalid("an epoch is listed twice. Leave one of them out.", "checkpoints")
         return self
 
     @property
