@@ -75,7 +75,7 @@ def diagnose(
 class VoidCounts:
     """For how many tokens of each sample each layer is void.
 
-        All tokens, those of the question and those of the answer are counted, as in `MEASURES`.
+    All tokens, those of the question and those of the answer are counted, as in `MEASURES`.
 
     `n_tokens` (measures, samples); `n_void` and `n_void_shuffled` (measures, samples, L-1).
     """

@@ -94,7 +94,7 @@ def write_paper(request: PaperRequest, folder: Path) -> list[str]:
     A folder with the same configuration is used again, so that a run continues.
 
     Raises LaminaError if there is no such paper, study or model, the data do not suffice, or the
-        folder holds another study.
+    folder holds another study.
     """
     raw = _keep_studies(read_paper(request.name), request.studies)
     file = folder / CONFIGURATION
