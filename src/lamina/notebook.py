@@ -49,7 +49,7 @@ def sweep(
             texts; not both. A choice follows its context after a space.
         units: What is removed one at a time: `layer`, `attention` or `mlp`.
         metrics: Names of relevance metrics (docs/choose.md).
-        length: Number of tokens that are read of a text, from its beginning.
+        length: Number of tokens that are read from the beginning of a text.
         seed: Seed of the bootstrap for the intervals.
 
     Returns:

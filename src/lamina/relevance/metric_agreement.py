@@ -321,7 +321,7 @@ def comparison_rows(
 ) -> Iterator[Comparison]:
     """Compare `first` with each of `others`, for every model and kind of unit.
 
-    Only calibrations on which both metrics distinguish units count.
+    Only calibrations on which both have scores count, and only metrics that distinguish units.
 
     `calibrations` are the rows of that table; a data set of sweeps is read calibration by
     calibration.

@@ -150,7 +150,7 @@ def _studentised_deviations(draws: np.ndarray, standard_errors: np.ndarray) -> n
 def jeffreys_interval(n_successes: np.ndarray, n_trials: np.ndarray) -> IntervalEnds:
     """95 % interval of proportions by Jeffreys [Brown, Cai and DasGupta 2001].
 
-    It also has a width for 0 of n and n of n.
+    It has a width even for 0 of n and n of n.
     """
     alpha = n_successes + 0.5
     beta = n_trials - n_successes + 0.5

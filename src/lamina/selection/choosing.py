@@ -171,9 +171,9 @@ def combine_steps(
     The first step is that of the selector's own calibration (w = 1).
 
     `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric
-    has become undefined (accuracy at chance) does not count. If the own calibration is undefined,
-    it alone ranks the units. A unit whose removal gives no numbers on one calibration is removed
-    last. Of units with equal scores the deeper one is removed first.
+    has become undefined (accuracy at chance) does not count. If it is undefined on the own
+    calibration, this one alone ranks the units. A unit whose removal gives no numbers on one
+    calibration is removed last. Of units with equal scores, the deeper one is removed first.
     """
     defined_steps: list[tuple[dict[str, float | None], float]] = []
     for step, weight in zip(steps, weights, strict=True):

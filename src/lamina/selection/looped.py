@@ -5,9 +5,9 @@ gets its best patch while the candidate is scored. The patches map streams of th
 one pass of that model serves the runs of all candidates.
 
 A patch has up to C² numbers, so it memorises a small calibration. Therefore the documents are drawn
-into two folds, and each fold is scored under patches that were fitted on the other one. So was the
-ridge. A document never scores a patch that it helped to choose, even if another calibration
-contains it at another length. Rule `fit_patch` fits the patches of a finished plan on all samples.
+into two folds. Each fold is scored under patches that were fitted, ridge included, on the other
+one. A document never scores a patch that it helped to choose, even if another calibration contains
+it at another length. Rule `fit_patch` fits the patches of a finished plan on all samples.
 
 Memory: each boundary needs up to C² float32 numbers per fold, 4 GiB at C = 4096 with 32 candidates.
 A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCH_BYTES` in host

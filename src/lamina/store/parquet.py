@@ -162,7 +162,7 @@ def write_tensors(
     from safetensors.torch import save_file
 
     # With several keys, safetensors would write them in varying order. The blank comes before
-    # metadata of any size, because it is searched at the beginning of the file.
+    # metadata of any size, because it is looked for at the beginning of the file.
     names = checksum.blank_seal(job_description) | dict(sorted(metadata.items()))
     header = {"lamina": json.dumps(names)}
     with replace_file(path) as temporary:

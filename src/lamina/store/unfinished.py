@@ -56,8 +56,8 @@ class Progress:
         saved_tensors = {
             name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
         }
-        # The metadata must stay short, because the checksum is searched at the beginning of the
-        # file. So the facts are a tensor.
+        # The metadata must stay short, because the checksum is looked for at the beginning of
+        # the file. So the facts are a tensor.
         encoded_facts = bytearray(json.dumps(facts).encode())
         saved_tensors[_FACTS] = torch.frombuffer(encoded_facts, dtype=torch.uint8)
         parquet.write_tensors(self.file, saved_tensors, {"key": self.key})

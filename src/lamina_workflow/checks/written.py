@@ -1,4 +1,4 @@
-"""Check that wherever written answers decide, there are questions that a model can answer so."""
+"""If written answers decide, check that there are questions that a model can answer in writing."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product

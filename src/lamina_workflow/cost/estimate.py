@@ -310,7 +310,7 @@ class Works:
 
     @property
     def _token_budget(self) -> int:
-        """Tokens of a pass; for `auto`, which asks the machine, the default."""
+        """Tokens of a pass; the default if it is `auto`, which depends on the machine."""
         configured_budget = self.config.sweep.tokens
         if not isinstance(configured_budget, int):
             configured_budget = type(self.config.sweep)().tokens

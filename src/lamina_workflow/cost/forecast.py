@@ -79,7 +79,7 @@ def format_table(
     """The estimate as text, at a rate in FLOP/s; stages without jobs are left out.
 
     n_other_jobs: Jobs that do not compute with a model.
-    start_seconds: How long all jobs take to start. For jobs that do not compute, this is all.
+    start_seconds: How long all jobs take to start. The other jobs take no more time than that.
     """
     header = (
         f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}"

@@ -186,7 +186,7 @@ def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
 
 
 def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
-    """A model without `removed` units, or with `kind` `both`, without that many layers' worth.
+    """A model without `removed` units, or layers' worth of units if `kind` is `both`.
 
     Only a run shows which units are removed, so they are drawn. A `seed` always gives the same
     ones. Below size 0, layers run again.

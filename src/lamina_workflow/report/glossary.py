@@ -46,7 +46,7 @@ def _describe_entries(entries: Mapping[str, Choice], names: Iterable[str]) -> di
 
 
 def _exports_as_stock(config: Configuration, repair: str) -> bool:
-    """Whether an export is a standard transformers class: no patch is left in the model."""
+    """Whether an export loads as a standard transformers class: it contains no patch."""
     return repair != "none" and not config.repairs[repair].LINEAR
 
 

@@ -233,8 +233,8 @@ def _invert_hall(quantile: float, skewness: float) -> float:
 def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, float]:
     """95 % interval of a geometric mean of `repeats` ratios, by Student's t of their logarithms.
 
-    Times are skewed, which a few of them do not reveal. With half the degrees of freedom, the
-    interval is valid even for exponential times; for others it is wider than necessary.
+    Times are skewed, which a small number of them does not show. With half the degrees of freedom,
+    the interval is valid even for exponential times; for others it is wider than necessary.
     """
     half_width = float(stats.t.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
     return ratio * math.exp(-half_width), ratio * math.exp(half_width)

@@ -129,7 +129,7 @@ class Accuracy(Metric):
         return self._right_answers(columns, context).interval(context.seed)
 
     def not_finite(self, columns: Columns) -> np.ndarray:
-        """Only the loss shows it: an answer without finite scores counts as wrong."""
+        """Counted in the loss, because an answer without finite scores just counts as wrong."""
         return np.asarray(np.isinf(columns.values["nll"][1:]).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:

@@ -7,7 +7,7 @@ It declares, as plain literals:
     TABLES     all tables that it reads, which are the inputs of its job
     QUERIES    the questions of `sql/queries` that it asks; it draws the answer to the first one
     KINDS      the kinds of diagnosis without which it has nothing to show (optional)
-    NEEDS      how many names of each section the studies must use to make it useful (optional)
+    NEEDS      how many names of a section it takes to show something (optional)
     LEAD       among figures that have it, the highest is at the top of the page (optional)
     FOLDED     whether the page shows it only on request, because few readers look for it (optional)
 

@@ -121,7 +121,7 @@ def name_variant(row: dict[str, Any]) -> str:
 
 def write_caption(rows: style.Rows) -> str:
     first = rows[0]
-    # Variants that build the model in the same way share a timing. A row without one is a timing.
+    # Variants that build the model in the same way share a timing. Other rows count one each.
     timings = {row["timed"] or index for index, row in enumerate(rows)}
     sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (
