@@ -1,8 +1,9 @@
-# The workflow is workflow/Snakefile, where the catalog, snakedeploy and modules look for it.
+# The workflow is in workflow/Snakefile, where the Snakemake catalog, snakedeploy and modules expect
+# it.
 include: "workflow/Snakefile"
 
 
-# A file that includes another one does not take its default target.
+# Snakemake takes no default target from an included file.
 rule default:
     default_target: True
     input:

@@ -1,9 +1,10 @@
-# Needs: plans, patches and adapters of the variants, and the checks that no calibration that made
-# them holds a test document. Gives:
-# results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on a share of a
-# calibration's variants, one model load; calibration `none` is the base model), results/generation/
-# of the same form for answers that are written, and results/efficiency/{model}.parquet (all
-# variants of a model in turn with it, without their healings: merged, they cost nothing).
+# Needs: plans, patches and adapters of the variants, and the checks that none of their calibrations
+# contains a test document.
+# Gives: results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on one block of
+# a calibration's variants, with one model load; calibration `none` is the base model),
+# results/generation/ of the same form for generated answers, and
+# results/efficiency/{model}.parquet (all variants of a model, timed in turn with the base model.
+# Healings are left out: merged, they cost nothing).
 from lamina_workflow.stages import benchmark
 
 

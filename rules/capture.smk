@@ -1,5 +1,5 @@
-# Needs: a model, and a calibration or a file of the user's. Gives what layers of the base model do:
-# results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer
+# Needs: a model, and a calibration or a file of the user's. Gives what the layers of the base model
+# do: results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer
 # boundaries, and results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, the diagnoses that
 # studies list.
 from lamina_workflow.stages import capture

@@ -1,6 +1,6 @@
 # What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of
 # wildcards, and functions for params and resources. The options of a job are in
-# lamina_workflow.stages, in the module that has the name of the rules file.
+# lamina_workflow.stages, in the module with the same name as the rules file.
 import atexit
 import os
 import shlex
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-# The folder of the workflow, also if another workflow uses it as a module; no folder if that one
-# fetches it from a repository. A clone has its library in it; an installed workflow lies in the
-# folder of its library.
+# The folder of the workflow, also when another workflow uses it as a module. It is no local folder
+# if that workflow fetches it from a repository. A clone contains its library; an installed workflow
+# lies in the folder of its library.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 SOURCE = ROOT / "src"
 if SOURCE.is_dir():
@@ -29,8 +29,8 @@ except ModuleNotFoundError as error:
         "from a repository does not bring it. Install `lamina[workflow]` of the same version."
     )
 
-# If lamina is installed, Snakemake has imported it already. The library of another folder would
-# have other fingerprints.
+# If lamina is installed, Snakemake has imported it already. A library in another folder would give
+# other fingerprints.
 if SOURCE.is_dir() and PROJECT != ROOT.resolve():
     sys.exit(
         f"lamina: the workflow is that of {ROOT}, and the library that Python found is that of "
@@ -56,9 +56,9 @@ from lamina_workflow.checks.load import load_configuration
 from lamina.paths import any_of
 from lamina.variant import Variant
 
-# As a module, lamina is given its configuration, and the files are another workflow's. Its own
-# configuration lamina reads itself, by YAML 1.2: Snakemake reads `010` as 8. A file that asks for
-# templates (yte) is used as Snakemake has filled it in.
+# As a module, lamina receives its configuration, and the files belong to the other workflow.
+# Otherwise lamina reads its configuration itself, as YAML 1.2: Snakemake reads `010` as 8. If a
+# file asks for templates (yte), lamina takes the values that Snakemake has filled in.
 is_module = Path(workflow.main_snakefile).resolve() not in (
     (ROOT / "Snakefile").resolve(),
     (ROOT / "workflow/Snakefile").resolve(),
@@ -77,20 +77,20 @@ with preconditions.end_with_message(workflow.configfiles):
     if online.is_offline(os.environ):
         check_cached(CONFIG, Path.cwd())
     STUDY = paths.study_name(workflow.configfiles)
-    # Resources read the manifests while the graph is built. An error there would name the rule and
-    # not the file.
+    # Resources read the manifests while the graph is built. There, an error would name the rule
+    # instead of the file.
     for model_name in [*CONFIG.models, *CONFIG.donors]:
         manifest = Path(paths.manifest(model_name))
         if manifest.exists():
             read_json(manifest)
 
-# Written once, and not again by the processes of single jobs.
+# Only the main process writes this; the processes of single jobs do not repeat it.
 if workflow.exec_mode.name == "DEFAULT" and advice.is_wanted(os.environ):
     for line in advice.advise_on(CONFIG, Path.cwd()):
         logger.warning(f"lamina: {line}")
 
-# How jobs find the library, and what libraries write into logs. Only the rules of prepare.smk may
-# use the network (lamina_workflow.runtime.online).
+# How jobs find the library, and settings that keep libraries quiet and offline. Only the rules of
+# prepare.smk may use the network (lamina_workflow.runtime.online).
 os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
 if SOURCE.is_dir():
     os.environ.update(PYTHONPATH=str(SOURCE))
@@ -102,10 +102,10 @@ os.environ.update(
     HF_DATASETS_OFFLINE="1",
 )
 
-# The environment of every job, for `--sdm conda`, as seen from a rule's file.
+# The environment of every job, for `--sdm conda`. The path is relative to a rules file.
 ENVIRONMENT = "../envs/lamina.yaml"
-# Priorities of jobs: benchmarks wait for what these write, and the longest chain of jobs should
-# begin first. The forecast of the time left waits for all that is prepared.
+# Priorities of jobs: benchmarks wait for these outputs, and the longest chain of jobs should begin
+# first. The forecast of the time left waits for all preparing jobs.
 PREPARING = 30
 CHOOSING = 20
 REPAIRING = 10
@@ -114,7 +114,7 @@ STARTED = ".snakemake/lamina-started"
 
 
 def params_of(kind, **facts):
-    """The params of a rule; another value makes a job of the rule stale.
+    """The params of a rule; a changed value makes a job of the rule stale.
 
     options: The options of its jobs from the configuration.
     code: The fingerprint of the code that its jobs can reach.
@@ -126,17 +126,17 @@ def params_of(kind, **facts):
 
 
 def content(files):
-    """The hashes of the user's files that a rule's jobs read; another content makes a job stale."""
+    """The hashes of the user's files that a rule's jobs read; changed content makes a job stale."""
     return lambda w: contents.hash_files(files(w))
 
 
 def wildcards_of(w, **facts):
-    """Wildcards, and facts of the run that are in no configuration."""
+    """The wildcards, and facts about the run that no configuration contains."""
     return Wildcards({**dict(w.items()), **facts})
 
 
 def resources_of(kind):
-    """What jobs that load a model ask for: GPUs, megabytes and minutes.
+    """What jobs that load a model request: GPUs, megabytes and minutes.
 
     They follow from the size of the model, and grow with every attempt.
     """
@@ -156,7 +156,7 @@ def share_of_cores(w):
 
 
 def every_core(w):
-    """Threads of a job that has to be alone on the machine, because it is timed."""
+    """Threads of a job that needs the machine to itself, because it is timed."""
     return threads_of_job(cores(), alone=True)
 
 
@@ -199,7 +199,7 @@ gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpu
 
 
 def calibrations_for(w, repair):
-    """The other calibrations that a repair of the plans of {selector} is fitted on."""
+    """The other calibrations on which a repair of the plans of {selector} is fitted."""
     if repair == "none":
         return []
     planned_on = sweeps.SweepSelector.parse(w.selector).planned_on(w.calibration)
@@ -208,7 +208,7 @@ def calibrations_for(w, repair):
 
 
 def calibrations_in_loop(w):
-    """The other calibrations that the repair in the loop of {selector} is fitted on."""
+    """The other calibrations on which the repair in the loop of {selector} is fitted."""
     return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
@@ -224,18 +224,18 @@ wildcard_constraints:
     block=r"\d+",
 
 
-# Under `--logger lamina`, its handler shows how far the jobs of this workflow are.
+# Under `--logger lamina`, the handler shows the progress of this workflow's jobs.
 for handler in workflow.logger_manager.plugin_handlers:
     if isinstance(handler, LogHandler):
         machine = Capacity(cores(), n_local_gpus()) if runs_here() else None
         handler.follow(workflow, Path("results/cost.json"), machine)
 
 
-# With `max-jobs-per-timespan: 360000/1h` (profiles/default), Snakemake leaves a timer of an hour
-# behind each time that it has looked for jobs, and Python waits for the last one when the run ends.
-# docs/pipeline.md shows it in five lines.
+# With `max-jobs-per-timespan: 360000/1h` (profiles/default), Snakemake starts a timer of one hour
+# each time it looks for jobs. At the end of a run, Python waits for the last of these timers.
+# docs/pipeline.md reproduces this in five lines.
 def cancel_timers():
-    """Wait for the end of the run, and cancel the timers that Snakemake has left."""
+    """Wait for the end of the run, then cancel the timers that Snakemake has left."""
     threading.main_thread().join()
     for thread in threading.enumerate():
         if isinstance(thread, threading.Timer):
@@ -246,7 +246,7 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 
 onstart:
-    # A job of a cluster is not a run of its own.
+    # A job of a cluster is not a separate run.
     if not workflow.remote_exec:
         preconditions.check_room(Path.cwd())
         preconditions.hold_results(Path("results"))

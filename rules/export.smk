@@ -1,7 +1,7 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on
 # demand: results/exports/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/, a
-# Hugging Face checkpoint or, from a GGUF file, another one (make export VARIANT=…); and
-# results/lm_eval/ of the same form, what a variant scores and answers, in lm-eval's files.
+# Hugging Face checkpoint or, from a GGUF file, a smaller GGUF file (make export VARIANT=…); and
+# results/lm_eval/ of the same form, the scores and answers of a variant in lm-eval's files.
 from lamina_workflow.stages import export, prepare
 
 

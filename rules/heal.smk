@@ -1,9 +1,9 @@
 # Needs: a plan, its patch (unless the repair is none), the calibration and those that the healing
 # adds to it. Gives:
-# results/adapters/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/ with what was
-# trained and its curve.
-# While a job trains, it keeps .progress.safetensors in the folder of its outputs. Snakemake does
-# not know this file and leaves it there: a killed job goes on from it.
+# results/adapters/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/ with the trained
+# weights and the training curve.
+# While a job trains, it keeps .progress.safetensors in its output folder. Snakemake does not know
+# this file and leaves it there, so a killed job resumes from it.
 from lamina_workflow.stages import heal
 
 

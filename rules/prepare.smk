@@ -1,9 +1,9 @@
 # Needs: the configuration, model folders or files or the hub, task files. Gives, under results/:
 # the manifest and the check of each model, the checkpoint of a GGUF file, tokenised calibrations,
-# the answers that a model itself writes to the questions of one (results/questions/,
-# results/answers/), documents of perplexities, hashes of benchmarks' documents, the checks that no
-# calibration holds one of them, and on demand cost.json (what the study will take: make plan). Only
-# these rules may use the network, except check_model and generate_answers.
+# the model's own answers to the questions of a calibration (results/questions/, results/answers/),
+# documents of perplexities, hashes of benchmark documents, the checks that no calibration contains
+# one of them, and on demand cost.json (the forecast for the study: make plan). Only these rules may
+# use the network, except check_model and generate_answers.
 from lamina_workflow.stages import prepare
 
 
@@ -105,7 +105,7 @@ rule prepare_calibration:
         "../workflow/scripts/prepare_calibration.py"
 
 
-# The questions of a calibration, which the model answers itself, with the answers of the data.
+# The questions of a calibration that the model answers itself, with the answers of the data.
 use rule prepare_calibration as prepare_questions with:
     input:
         manifest="results/models/{model}/manifest.json",
@@ -194,7 +194,7 @@ rule estimate_cost:
         output="results/cost.json",
     log:
         "logs/estimate_cost.log",
-    # The time left follows from it.
+    # The forecast of the time left needs it.
     priority: 100
     conda:
         ENVIRONMENT

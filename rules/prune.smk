@@ -2,9 +2,9 @@
 # or a model to search with. Gives: results/plans/{model}/{calibration}/{selector}/removed={n}.json,
 # the units that a selector removes at size n, and
 # results/searches/{model}/{calibration}/{selector}.parquet, every set of units that a search tried.
-# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this
-# plan leaves. A search finds the plans of all sizes in one job; a killed one leaves what it
-# measured in a log in the folder of its output, and goes on from there.
+# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model pruned by
+# that plan. A search finds the plans of all sizes in one job. A killed search keeps its
+# measurements in a log in its output folder, and resumes from there.
 from lamina_workflow.stages import prune
 
 

@@ -1,12 +1,12 @@
 # Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained
-# anew: weights, tokenizer, configuration, training record, data/ with the microworld's documents,
-# and the model at six steps of its training in checkpoints/. The checkpoints are no outputs,
-# because Snakemake would delete those of an interrupted training; docs/start.md makes a study of
+# again: weights, tokenizer, configuration, training record, data/ with the microworld's documents,
+# and the model at six steps of its training in checkpoints/. The checkpoints are not outputs,
+# because Snakemake would delete them after an interrupted training; docs/start.md makes a study of
 # them.
 # No rule and no target asks for the model: it is trained on demand only. To adopt it, copy these
 # files over resources/reference/ and renew the tables of its README.md.
-# An interrupted training resumes from results/reference/checkpoint/, which only fits the settings
-# it began with.
+# An interrupted training resumes from results/reference/checkpoint/, which is valid only for the
+# settings it began with.
 
 
 rule train_reference:
@@ -45,8 +45,8 @@ rule train_reference:
         " python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"
 
 
-# The siblings of the embedded model that config/siblings.yaml describes, as donors of layers: about
-# a minute each.
+# The siblings of the embedded model that config/siblings.yaml describes, as donors of layers. Each
+# takes about a minute.
 rule train_sibling:
     input:
         script="workflow/scripts/train_sibling.py",

@@ -1,7 +1,7 @@
 # Needs: all plans of one selector, its calibration and those that the repair adds to it, the base
-# model. Gives: results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (what was
-# fitted for each run of removed layers and size) and the table of fits. One job fits all sizes:
-# they share its passes.
+# model. Gives: results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (the patches,
+# fitted for each run of removed layers and size) and the table of fits. One job fits all sizes,
+# because they share its passes.
 from lamina_workflow.stages import repair
 
 

@@ -1,5 +1,5 @@
 # Needs: everything that the studies measured. Gives, under results/: tables/{table}.parquet,
-# lamina.duckdb, figures/{figure}.svg and .csv, report.html, and refusals.txt (what was asked for
+# lamina.duckdb, figures/{figure}.svg and .csv, report.html, and refusals.txt (what was requested
 # and refused). Nothing here imports torch or needs a GPU.
 #
 # Which rules write the files that a table is gathered from:
@@ -65,7 +65,7 @@ rule gather_table:
         "../workflow/scripts/gather_table.py"
 
 
-# It waits for the other tables, because then all other jobs have left their records.
+# It waits for the other tables: by then, all other jobs have written their records.
 rule gather_jobs:
     input:
         expand("results/tables/{table}.parquet", table=TABLES.keys() - {"jobs"}),

@@ -1,10 +1,11 @@
-# Needs: a model, a calibration, the plan that says what is already removed, and what a repair in
-# the loop adds. Gives: results/sweeps/{model}/{calibration}/{selector}/removed={n}.parquet, every
-# remaining unit's removal, sample by sample, and results/relevance/ of the same form, its score by
-# every metric.
-# Sweeps of the base model have the selector base/{pass}/{units} and are shared by all selectors and
-# maps. A sweep of another calibration than that of the plans has the selector for/{calibration of
-# the plans}/{selector}.
+# Needs: a model, a calibration, the plan of what is already removed, and the calibrations that a
+# repair in the loop adds. Gives:
+# results/sweeps/{model}/{calibration}/{selector}/removed={n}.parquet, the removal of every
+# remaining unit, sample by sample, and results/relevance/ of the same form, the scores by every
+# metric.
+# Sweeps of the base model have the selector base/{pass}/{units}. All selectors and maps share them.
+# If a sweep uses another calibration than the plans do, its selector is
+# for/{calibration of the plans}/{selector}.
 from lamina_workflow.stages import sweep
 
 

@@ -1,4 +1,4 @@
-# What can be asked for by name, such as `snakemake --cores all relevance`.
+# Targets that can be requested by name, such as `snakemake --cores all relevance`.
 for target, wanted in {
     "relevance": ["relevance"],
     "prune": ["plans"],

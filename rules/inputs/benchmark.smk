@@ -2,7 +2,7 @@
 
 
 def files_of_variants(variants):
-    """Plan, patch and adapter of each variant, those that it has, one variant after the other."""
+    """Plan, patch and adapter of each variant, as far as it has them, variant by variant."""
     return [file for variant in variants for file in paths.variant_files(variant).listed()]
 
 
@@ -12,13 +12,13 @@ def variants_of_block(w):
 
 
 def files_of_block(w):
-    """What the variants of {block} are made of."""
+    """The files that make the variants of {block}."""
     return files_of_variants(variants_of_block(w))
 
 
 def overlap_checks(w):
     """The checks against {task} of all calibrations that the variants of {block} were made from."""
-    # The base model has no calibration: it only waits for the task's documents.
+    # The base model has no calibration. It only waits for the task's documents.
     if w.calibration == "none":
         return f"results/tasks/{w.task}.parquet"
     names = {w.calibration}

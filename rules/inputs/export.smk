@@ -10,7 +10,7 @@ def adapter_of(w):
 
 
 def existing_benchmarks(w):
-    """The existing benchmarks of the variant and of the base model: the export starts none."""
+    """The existing benchmarks of the variant and of the base model; the export starts none."""
     files = []
     for model, calibration, task, block in requests.benchmark_blocks(CONFIG):
         file = paths.benchmark(model, calibration, task, block)
@@ -20,7 +20,7 @@ def existing_benchmarks(w):
 
 
 def gguf_file(w):
-    """The GGUF file of the base model, or its shards, that FORM=gguf takes layers out of."""
+    """The base model's GGUF file or its shards, from which FORM=gguf removes layers."""
     return prepare.gguf_files(CONFIG.models[w.model]) if FORM["form"] == "gguf" else []
 
 
@@ -30,7 +30,7 @@ def variant_of(w):
 
 
 def files_of_variant(w):
-    """Plan, patch and adapter of a variant, those that it has."""
+    """Plan, patch and adapter of a variant, as far as it has them."""
     return paths.variant_files(variant_of(w)).listed()
 
 

@@ -18,7 +18,7 @@ def calibration_files(w):
 
 
 def own_answers(w):
-    """What the model itself answers to the questions of {calibration}, or of parts of a mixture.
+    """The model's own answers to the questions of {calibration}, or of parts of a mixture.
 
     Nothing where the answers are those of the data.
     """

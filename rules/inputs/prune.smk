@@ -11,7 +11,7 @@ def removed_before(w):
 
 
 def previous_plan(w):
-    """The plan with one unit less, from which an iterative selector goes on."""
+    """The plan with one unit fewer, from which an iterative selector continues."""
     n_removed = removed_before(w)
     if n_removed == 0:
         return []
@@ -28,14 +28,14 @@ def sweep_of(w, calibration):
 
 
 def activations_of(w):
-    """The captured activations, which a selector of runs reads."""
+    """The captured activations, which a selector that compares runs of layers reads."""
     if not CONFIG.selectors[w.selector].CAPTURED:
         return []
     return f"results/activations/{w.model}/{w.calibration}.parquet"
 
 
 def calibrations_of_search(w):
-    """Other calibrations that a search reads: they judge, or the repairs are fitted on them."""
+    """Other calibrations that a search reads: to judge sets, or to fit the repairs."""
     names = sorted(requests.chosen_on(CONFIG, w.calibration, w.selector))
     return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
 
@@ -47,7 +47,7 @@ def manifests_of_donors(w):
 
 
 def files_of_judge(w):
-    """The user's files with the questions that judge, if sets answer them in writing."""
+    """The user's files with the judge questions, if sets answer them in writing."""
     selector = CONFIG.selectors[w.selector]
     if selector.judge_by != "written":
         return []
@@ -62,6 +62,6 @@ def other_calibrations(w):
 
 
 def cores_of_search(w):
-    """Threads of a search: all where there is no other one, since later jobs wait for it."""
+    """Threads of a search: all of them if it is the only one, since later jobs wait for it."""
     is_only = len(requests.list_searches(CONFIG)) == 1
     return threads_of_job(cores(), alone=is_only)

@@ -2,7 +2,7 @@
 
 
 def parts_of_table(w):
-    """The files that {table} is gathered from: exactly those that the configuration asks for."""
+    """The files that {table} is gathered from: exactly those that the configuration requires."""
     return tables.files_of_table(CONFIG, w.table)
 
 

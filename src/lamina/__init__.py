@@ -2,10 +2,10 @@
 
 The functions of a study in a notebook, in order (docs/api.md):
 
-- `open_model`, `prepare`: the model, and the samples that it is studied on,
+- `open_model`, `prepare`: the model, and the samples for the study,
 - `sweep`: which layers matter,
-- `select`: what is removed; `repair` and `heal`: what is done about the damage,
-- `evaluate`: what is left of the model; `export`: a checkpoint,
+- `select`: what is removed; `repair` and `heal`: reduce the damage,
+- `evaluate`: how good the model still is; `export`: a checkpoint,
 - `load`: a variant or an export of the workflow.
 """
 

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to read, and how a program ends with it."""
+"""The one exception meant for users, and how a program ends with it."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 class LaminaError(Exception):
     """An error that the user can correct.
 
-    The message names what is wrong, where, and what to write instead.
+    The message says what is wrong, where, and what to write instead.
     """
 
 
@@ -23,7 +23,7 @@ def located_at(where: str) -> Iterator[None]:
         raise LaminaError(f"{where}: {error}") from error
 
 
-# What the errors of libraries and of the system say where memory ran out, or the disk is full.
+# Parts of errors from libraries and the system when memory ran out or the disk is full.
 _SIGNS_OF_MEMORY = (
     "MemoryError",
     "OutOfMemoryError",
@@ -44,7 +44,7 @@ _DISK_FULL = "the disk is full. Make room and start again: what is finished stay
 
 
 def explain_machine_error(text: str) -> str | None:
-    """The meaning of a machine error and what to do, found by its text; None for another error."""
+    """The meaning of a machine error and the remedy, found by its text; None for another error."""
     if any(sign in text for sign in _SIGNS_OF_MEMORY):
         return _OUT_OF_MEMORY
     if any(sign in text for sign in _SIGNS_OF_DISK):

@@ -1,5 +1,6 @@
-"""`lamina.load`: a variant, an export or a model folder as a normal transformers model and
-tokenizer.
+"""`lamina.load`: load a variant, an export or a model folder as a normal transformers model.
+
+The tokenizer is loaded too.
 """
 
 import functools
@@ -50,13 +51,12 @@ def load(
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
     Args:
-        name_or_path: A folder with config.json (a model or an export), a model of the
-            configuration by its name, or a variant
-            `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has
-            made. Without the last two, the repair with the least loss on held-out documents is
-            taken, none unless it lowers it, and no healing.
-        results: The workflow's folder of results, where names and variants are looked up.
-        dtype: float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the
+        name_or_path: A folder with config.json (a model or an export), the name of a model in the
+            configuration, or a variant `model/calibration/selector/removed=n/repair/healing` whose
+            files the workflow has made. If the last two are left out, the repair with the least
+            loss on held-out documents is used (none if no repair lowers it), and no healing.
+        results: The workflow's results folder, where names and variants are looked up.
+        dtype: float32, bfloat16 or float16; `auto` uses the folder's own, and for a variant the
             configuration's.
         device: `cpu` or `cuda`; by default the first GPU if there is one.
         device_map: Spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
@@ -82,7 +82,7 @@ def load(
         raise _refuse_4bit(str(name_or_path), named)
     if dtype != "auto":
         named.manifest["dtype"] = dtype
-    # accelerate wraps existing modules, so a model is spread over devices after the surgery.
+    # accelerate wraps existing modules, so a model is spread over devices after layers are removed.
     surgery_device = choose_device(device) if device_map is None else torch.device("cpu")
     model = load_model(named.manifest, surgery_device)
     if named.variant is not None:
@@ -127,7 +127,7 @@ def _make_variant(
         for donor in parts.plan.get("replacements", {}).values():
             donor["path"] = _locate_model(donor["path"], results)
     model = materialise(base, *parts)
-    # A model saved from a notebook is written and refused as an export is: a plain checkpoint would
+    # A model saved from a notebook is written or refused as in an export. A plain checkpoint would
     # lose its patch, and layers of some families compute with their number.
     load_base = functools.partial(load_model, manifest, device)
     model.__dict__["save_pretrained"] = functools.partial(save_checked, model, load_base)
@@ -146,7 +146,7 @@ def _spread(model: PreTrainedModel, device_map: str | dict[str, Any]) -> PreTrai
 
 
 def find_by_name(name: str, results: Path) -> NamedModel:
-    """The model or variant of a name, all of whose files exist."""
+    """The model or variant with a name; all of its files exist."""
     model_name, *variant_names = name.strip("/").split("/")
     is_plan = len(variant_names) == 3 and variant_names[2].startswith("removed=")
     if is_plan:
@@ -169,8 +169,10 @@ def find_by_name(name: str, results: Path) -> NamedModel:
 
 
 def _add_best_repair(plan_name: str, results: Path) -> str:
-    """The name of a variant of a plan: with the repair that was chosen together with the plan, else
-    with the one that lowers the loss on held-out documents most, or with `none`.
+    """The name of a variant of a plan, with its best repair.
+
+    This is the repair that was chosen together with the plan; else the one that lowers the loss on
+    held-out documents most, or `none`.
     """
     key, _, removed = plan_name.rpartition("/removed=")
     plan_file = Path(paths.plan(key, removed, results))
@@ -185,7 +187,7 @@ def _add_best_repair(plan_name: str, results: Path) -> str:
 
 
 def _read_loss_changes(key: str, removed: str, results: Path) -> dict[str, float]:
-    """By how much each repair changes the loss of a plan of this size on held-out documents.
+    """The change of a plan's loss on held-out documents by each repair.
 
     key: `model/calibration/selector`.
     """
@@ -199,12 +201,12 @@ def _read_loss_changes(key: str, removed: str, results: Path) -> dict[str, float
 
 
 def _locate_model(path: str, results: Path) -> str:
-    """The folder of a model, whose path is relative to the parent of the results folder."""
+    """The folder of a model, from a path relative to the parent of the results folder."""
     return str(results.absolute().parent / path)
 
 
 def _check_files(variant: Variant, name: str, results: Path) -> None:
-    """Refuse a variant one of whose files has not been made."""
+    """Refuse a variant if one of its files is missing."""
     files = paths.variant_files(variant, results)
     for file in (files.plan, files.patch, files.adapter):
         if file and not Path(file).exists():
@@ -244,8 +246,9 @@ def _suggest_name(missing: Path) -> str:
 
 
 def _suggest_export(variant: Variant, results: Path) -> str:
-    """A hint at `lamina export`, where it helps: only studies make repairs, healings and searched
-    plans.
+    """A hint at `lamina export`, where it helps.
+
+    Only studies make repairs, healings and searched plans.
     """
     is_selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
     is_searched = Path(paths.search(variant.key, results)).exists()

@@ -1,4 +1,4 @@
-"""`lamina.sweep`: what the workflow measures, in a notebook."""
+"""`lamina.sweep`: a sweep of the workflow, in a notebook."""
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -43,14 +43,14 @@ def sweep(
     """Measure the removal of every layer of a model, or of the attention or MLP of every layer.
 
     Args:
-        model: From transformers, `lamina.load` or `lamina.open_model`. It is as before afterwards.
+        model: From transformers, `lamina.load` or `lamina.open_model`. It is left unchanged.
         tokenizer: Its tokenizer.
         samples: Multiple-choice questions, each (context, choices, index of the right choice), or
             texts; not both. A choice follows its context after a space.
         units: What is removed one at a time: `layer`, `attention` or `mlp`.
         metrics: Names of relevance metrics (docs/choose.md).
-        length: Tokens of a text that are read, from its beginning.
-        seed: Of the bootstrap behind the intervals.
+        length: Number of tokens that are read from the beginning of a text.
+        seed: Seed of the bootstrap for the intervals.
 
     Returns:
         One row for each metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank`
@@ -58,7 +58,7 @@ def sweep(
             columns are those of table `relevance` (docs/tables.md).
 
     Raises LaminaError if there are no samples, a sample is neither a question nor a text, an option
-    is not known, or the engine does not give this model's own numbers.
+    is unknown, or the engine does not reproduce this model's own numbers.
     """
     _check_options(units, metrics)
     was_training = model.training  # lm-eval's encoder changes it
@@ -121,7 +121,7 @@ def _tokenise(
     samples: Sequence[str | Question],
     length: int,
 ) -> list[Sample]:
-    """Samples as the workflow has them; questions as lm-eval encodes them."""
+    """Samples in the workflow's form; questions are encoded as in lm-eval."""
     texts = [sample for sample in samples if isinstance(sample, str)]
     if not samples or 0 < len(texts) < len(samples):
         raise LaminaError(

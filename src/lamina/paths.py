@@ -1,6 +1,6 @@
 """The path of every file under `results/`, as functions of names.
 
-A `key` is that of a plan: `model/calibration/selector`. `results` is the folder of results.
+A `key` is the key of a plan: `model/calibration/selector`. `results` is the results folder.
 """
 
 import os
@@ -18,7 +18,7 @@ _SOURCE = Path(__file__).resolve().parents[1]
 def find_project(source: Path) -> Path:
     """The folder of rules, scripts, SQL and the embedded study.
 
-    source: The folder that holds the packages, which is `src` of a clone or that of an installation.
+    source: The folder that contains the packages: `src` of a clone, or that of an installation.
     """
     installed_project = source / "lamina_workflow/project"
     return installed_project if installed_project.is_dir() else source.parent
@@ -30,22 +30,22 @@ PLUGINS = "LAMINA_PLUGINS"
 
 
 def plugin_folders() -> list[Path]:
-    """The folders of modules outside lamina: below them, `lamina/…/NAME.py` as below `src`."""
+    """The folders with modules outside lamina; each contains `lamina/…/NAME.py`, as `src` does."""
     written = os.environ.get(PLUGINS, "")
     return [Path(folder).expanduser().resolve() for folder in written.split(os.pathsep) if folder]
 
 
 def plugin_packages(package: str) -> list[str]:
-    """What the folders of plug-ins add to the `__path__` of a package."""
+    """What the plug-in folders add to the `__path__` of a package."""
     folders = [folder.joinpath(*package.split(".")) for folder in plugin_folders()]
     return [str(folder) for folder in folders if folder.is_dir()]
 
 
 def locate(file: str) -> str:
-    """A file of lamina itself.
+    """The path of a file of lamina itself.
 
-    The path is relative where a run starts in lamina's folder, and absolute where a workflow in
-    another folder uses lamina as a module.
+    It is relative if a run starts in lamina's folder, and absolute if a workflow in another folder
+    uses lamina as a module.
     """
     return file if Path(file).exists() else str(PROJECT / file)
 
@@ -61,9 +61,9 @@ def any_of(names: Iterable[str], *more: str) -> str:
 
 
 def study_name(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
-    """The name for the tables of these configuration files: a folder, and a schema of the database.
+    """The name under which tables of these configuration files are kept: a folder and a schema.
 
-    Raises LaminaError if the files' names do not make one.
+    Raises LaminaError if the file names do not give a valid name.
     """
     name = "+".join(Path(file).stem for file in files)
     if not name or not name.isprintable() or name.startswith(".") or len(name) > 100:
@@ -104,7 +104,7 @@ def activations(model: str, calibration: str, results: str | Path = RESULTS) -> 
 
 
 def diagnosis(model: str, calibration: str, diagnosis: str, results: str | Path = RESULTS) -> str:
-    """What a diagnosis measured, layer by layer."""
+    """The measurements of a diagnosis, layer by layer."""
     return f"{results}/diagnoses/{model}/{calibration}/{diagnosis}.parquet"
 
 
@@ -116,7 +116,7 @@ def sweep(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
 def sweep_block(
     key: str, removed: int | str, block: int | str, results: str | Path = RESULTS
 ) -> str:
-    """One job's share of a sweep."""
+    """One job's block of a sweep."""
     return f"{results}/sweeps/{key}/removed={removed}/block={block}.parquet"
 
 
@@ -165,7 +165,7 @@ def adapter_weights(folder: str) -> list[str]:
 def benchmark(
     model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
 ) -> str:
-    """A share of a calibration's variants on one task; calibration `none` for the base model."""
+    """One task on a block of a calibration's variants; calibration `none` for the base model."""
     return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
 
 
@@ -179,7 +179,7 @@ def benchmark_samples(
 def generation(
     model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
 ) -> str:
-    """The answers that a share of a calibration's variants writes to one task."""
+    """The answers to one task that a block of a calibration's variants writes."""
     return f"{results}/generation/{model}/{calibration}/{task}/block={block}.parquet"
 
 
@@ -206,20 +206,20 @@ def lm_eval(variant: Variant | str, results: str | Path = RESULTS) -> str:
 
 
 class VariantFiles(NamedTuple):
-    """The files of a variant; None for what it does not have. `adapter` is a folder."""
+    """The files of a variant; None for parts that it does not have. `adapter` is a folder."""
 
     plan: str | None
     patch: str | None
     adapter: str | None
 
     def listed(self) -> list[str]:
-        """As the inputs of a rule: the training curve, written last, stands for an adapter."""
+        """The inputs of a rule: the training curve, written last, represents an adapter."""
         curve = training(self.adapter) if self.adapter else None
         return [file for file in (self.plan, self.patch, curve) if file]
 
     @classmethod
     def take(cls, variant: Variant, files: Iterator[str]) -> "VariantFiles":
-        """The files of a variant, taken from the front of what `listed` gave for it and others."""
+        """The files of a variant, taken from the front of the `listed` files of several."""
         plan_file = None if variant.is_base else next(files)
         patch_file = None if variant.repair == "none" else next(files)
         curve = None if variant.healing == "none" else next(files)

@@ -1,8 +1,8 @@
-"""What the modules of a package declare, read from their source: none of them is imported.
+"""Read what the modules of a package declare from their source, without importing them.
 
-A figure names the tables that it reads (`TABLES`), and the class of a metric names how it is
-measured. So the rules and the configuration need no list of them, and import neither torch nor
-matplotlib: a new module is enough.
+A figure names the tables that it reads (`TABLES`), and the class of a metric says how it is
+measured. So the rules and the configuration need no lists of them, and import neither torch nor
+matplotlib. A new module needs no registration.
 """
 
 import ast
@@ -20,7 +20,7 @@ def declared_literals(package: str, name: str, root: Path = _SOURCE) -> dict[str
 
     Modules that do not assign it are left out.
 
-    package: A name such as `lamina_workflow.report.figures`. Modules of packages inside it do not count.
+    package: A name such as `lamina_workflow.report.figures`. Its subpackages do not count.
     root: The folder that holds the package.
     """
     literals = {}
@@ -38,10 +38,10 @@ def declared_literals(package: str, name: str, root: Path = _SOURCE) -> dict[str
 def declared_classes(
     package: str, base: str, attributes: tuple[str, ...], root: Path = _SOURCE
 ) -> list[tuple[str, dict[str, Any]]]:
-    """(module, literals by name) of those of the `attributes` that classes in `package` assign.
+    """(module, literals by name) for the `attributes` that classes in `package` assign.
 
-    The classes are those whose only base class is called `base`. `package` and `root` are those of
-    `declared`.
+    Only classes whose one base class is called `base` count. `package` and `root` are as in
+    `declared_literals`.
     """
     classes = []
     for file in _module_files(package, root):
@@ -64,7 +64,7 @@ def _module_files(package: str, root: Path) -> list[Path]:
 
 
 def _assignments(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:
-    """(name, value) of each assignment to a plain name, with or without a type."""
+    """(name, value) of each assignment to a plain name, with or without a type annotation."""
     for statement in statements:
         if isinstance(statement, ast.Assign):
             target = statement.targets[0]

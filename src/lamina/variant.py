@@ -11,7 +11,7 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/repair/healing"
-# The forms of its export.
+# The possible forms of its export.
 EXPORTED_AS = ("auto", "stock", "code", "gguf")
 
 _PATTERN = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(-?\d+)/([^/]+)/([^/]+)")
@@ -21,8 +21,8 @@ _PATTERN = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(-?\d+)/([^/]+)/([^/]+)"
 class Variant:
     """Names of the configuration, and the size of the selector's plan.
 
-    They are the key of most tables, in this order. The base model has `none` for everything but the
-    model, and size 0.
+    They are the key of most tables, in this order. The base model has `none` for every name except
+    the model, and size 0.
     """
 
     model: str
@@ -87,7 +87,7 @@ def describe_size(removed: int) -> str:
 
 
 def _describe_fault(text: str) -> str:
-    """What keeps a text from being a variant."""
+    """The reason why a text is not a variant."""
     parts = text.strip("/").split("/")
     names = FORM.split("/")
     if len(parts) != len(names):

@@ -1,3 +1,3 @@
-"""The version, alone in a file so that no other edit changes it."""
+"""The version, alone in a file so that no other edit changes the file."""
 
 VERSION = "0.1.0"

@@ -1,9 +1,9 @@
-"""What only the workflow needs: the configuration of studies, its jobs, the report.
+"""Everything that only the workflow needs: the configuration of studies, the jobs, the report.
 
-- `config`: the configuration of studies; `checks` holds its entries against each other and files,
+- `config`: the configuration of studies; `checks` compares its entries with each other and files,
 - `study`: what a configuration asks for, as names and paths,
-- `stages`: what a rule says of each of its jobs; `runtime`: how a job and a run go,
-- `cost`: what a study will take,
+- `stages`: the options and resources of each rule's jobs; `runtime`: how jobs and runs behave,
+- `cost`: the cost of a study,
 - `report`: the database, the page and its figures,
 - `cli`: the command, with `prune_study`: what `lamina prune` writes, and `commands`: what is done
   with one variant.
@@ -26,7 +26,7 @@ def results(folder: str | Path = "results") -> "duckdb.DuckDBPyConnection":
 
     Raises LaminaError if the folder holds no database, or a damaged one.
     """
-    # By name: the code digest of a figure would follow an import statement.
+    # Imported by name: the code digest of a figure would follow an import statement.
     database = import_module("lamina_workflow.report.database")
     connection: duckdb.DuckDBPyConnection = database.open_database(Path(folder) / "lamina.duckdb")
     return connection

@@ -1,4 +1,4 @@
-"""The entry point of `lamina`, which Ctrl-C also ends with one line while it still imports."""
+"""The entry point of `lamina`. Ctrl-C ends it with one line, even while it still imports."""
 
 from lamina_workflow.runtime.interruptible import ending_in_one_line
 

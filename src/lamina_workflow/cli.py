@@ -1,7 +1,7 @@
 """`lamina`, the command: a smaller model from one line, and the workflow without make.
 
-Snakemake runs what these commands ask for, in the current folder or in one that a command names. So
-a run that was stopped goes on with the same command, and `snakemake` itself can be used beside them.
+Snakemake runs what these commands request, in the current folder or in one that a command names. So
+the same command continues a stopped run, and `snakemake` itself can be used as well.
 """
 
 import logging
@@ -68,10 +68,10 @@ VariantArgument = Annotated[
     typer.Argument(help=f"A handle from the report, such as A3b, or {FORM}.", metavar="VARIANT"),
 ]
 Cores = Annotated[str, typer.Option(help="CPU cores for the run: a number, or all.")]
-# The forecast is made together with the study, for the time left.
+# The forecast is made together with the study, to show the time left.
 WHOLE_STUDY = ("all", "results/cost.json")
 FORECAST_CONFIGURATION = "forecast.yaml"
-# -P: a file of the current folder is not imported in place of a package.
+# -P: no file of the current folder is imported in place of a package.
 MODULE_COMMAND = (sys.executable, "-P", "-m", "lamina_workflow.runtime.interruptible")
 # Parts of the embedded study, which `example` copies.
 EXAMPLE_PARTS = ("config/config.yaml", "resources/reference", "workflow/tasks")
@@ -167,9 +167,9 @@ def prune(
 
 @contextmanager
 def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
-    """If an error that a user can correct ends the block, remove a folder that it has made.
+    """Remove the folder if the block created it and ends with an error that a user can correct.
 
-    What was prepared in it stays: with more minutes, the same command goes on from there.
+    Anything prepared stays: with more minutes, the same command continues from there.
     """
     is_new = not folder.exists()
     try:
@@ -181,18 +181,18 @@ def _leaving_no_new_folder(folder: Path) -> Iterator[None]:
 
 
 def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: str) -> PruneRequest:
-    """The request with the most samples whose study takes at most so many minutes here.
+    """The request with the most samples whose study takes at most `minutes` here.
 
-    A study that is in the folder keeps its samples, so that a run goes on.
+    If the folder already holds the study, its samples are kept, so that the run continues.
 
-    Raises LaminaError if no study does.
+    Raises LaminaError if no number of samples fits.
     """
     sized_requests = {
         n_samples: replace(request, n_samples=n_samples) for n_samples in SAMPLE_SIZES
     }
     largest_request = sized_requests[max(SAMPLE_SIZES)]
     if (folder / CONFIGURATION).exists():
-        # Of another study, which is refused as without a time.
+        # None if it is another study, which is then refused as it is without --minutes.
         written_request = find_written(sized_requests.values(), folder)
         return written_request or largest_request
     configurations: dict[int, dict[str, Any]] = {}
@@ -202,14 +202,14 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
             configurations[n_samples] = configuration
 
     forecast_file = folder / FORECAST_CONFIGURATION
-    forecast_file.unlink(missing_ok=True)  # of a command that was stopped
+    forecast_file.unlink(missing_ok=True)  # left by a command that was stopped
     write_study(largest_request, folder, FORECAST_CONFIGURATION)
     _run_snakemake(folder, cores, Path(FORECAST_CONFIGURATION), "results/cost.json")
     with chdir(folder):
         with saying_what_goes_on("Counting the jobs of the study"):
             n_jobs = _count_jobs(Path(FORECAST_CONFIGURATION))
         with saying_what_goes_on("Measuring how fast this machine is, for some 20 seconds"):
-            # Imports torch, and so only here.
+            # Imports torch, so it is imported only here.
             from lamina_workflow.checks.load import load_configuration
             from lamina_workflow.cost import sample_sizes
 
@@ -222,7 +222,7 @@ def _fit_into_time(request: PruneRequest, folder: Path, minutes: float, cores: s
             forecasts = sample_sizes.forecast_sizes(sized_configurations, n_jobs, machine)
     forecast_file.unlink()
     chosen = sample_sizes.choose_size(forecasts, minutes)
-    n_given = None  # of a task of lm-eval
+    n_given = None  # unknown for a task of lm-eval
     if request.task is None:
         files = prepare_study(largest_request).files
         n_given = max((len(records) for records in files.values()), default=None)
@@ -323,13 +323,13 @@ def paper(
     configuration = Path(CONFIGURATION)
     with _leaving_no_new_folder(folder):
         notes = write_paper(request, folder)
-        # Imports transformers, and so only here.
+        # Imports transformers, so it is imported only here.
         from lamina_workflow.checks.load import load_configuration
 
         with chdir(folder):
             load_configuration(read_configuration(configuration), Path.cwd())
     typer.echo("\n".join(notes))
-    # Few samples are what --small asks for.
+    # With --small, few samples are intended, so there is no advice about them.
     _run_snakemake(folder, cores, configuration, *WHOLE_STUDY, advises=small is None)
     _print_ending(folder, configuration)
     with chdir(folder):
@@ -408,12 +408,12 @@ def judge(
     lamina judge model/task/best/removed=6/ghost_mixed/none test.jsonl
     ```
     """
-    name = _variant_of(variant)  # before what takes long to import
+    name = _variant_of(variant)  # before the slow imports
     os.environ["TQDM_DISABLE"] = "1"  # the bars of lm-eval count requests before they run
     with saying_what_goes_on(f"Measuring {questions} on {variant} and its base model"):
         from lamina_workflow.commands.judge import describe_judgement, judge_variant, read_keep
 
-        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # which warns of defaults
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns about defaults
         keep = read_keep(configuration or _default_configuration())
         judgement, is_new = judge_variant(name, questions, Path(RESULTS))
     typer.echo("\n".join(describe_judgement(judgement, is_new, keep)))
@@ -437,7 +437,7 @@ def chat(
     lamina chat model/task/best/removed=6/ghost_mixed/none --prompt "Water freezes at"
     ```
     """
-    name = _variant_of(variant)  # before what takes long to import
+    name = _variant_of(variant)  # before the slow imports
     typer.echo(f"loading {variant} and its base model …", err=True)
     from lamina_workflow.commands import chat as side_by_side
 
@@ -477,15 +477,15 @@ def push(
 
 
 def _variant_of(text: str) -> str:
-    """The variant that a user names, or whose handle the report gives."""
+    """The variant that a user names, in full or by its handle in the report."""
     from lamina_workflow.study.handles import resolve_variant
 
     return resolve_variant(text)
 
 
 def _export(variant: str, configuration: Path | None, form: str, shard: str, cores: str) -> Path:
-    """Export a variant, and return its folder; an export that exists stays."""
-    # Jobs of Snakemake inherit these; lamina_workflow.stages.export reads them.
+    """Export a variant and return its folder; an existing export is kept."""
+    # Snakemake's jobs inherit these variables; lamina_workflow.stages.export reads them.
     os.environ["LAMINA_EXPORT_FORM"] = "" if form == "auto" else form
     os.environ["LAMINA_EXPORT_SHARD"] = shard
     folder = Path(paths.export(variant))
@@ -635,7 +635,7 @@ def _run_snakemake(
 ) -> None:
     """Run Snakemake in a folder; ends the program with Snakemake's status if it fails.
 
-    advises: Whether it says which entries of the configuration are of little use.
+    advises: Whether Snakemake advises on entries of the configuration that are of little use.
     """
     os.environ[advice.SWITCH] = "yes" if advises else "no"
     os.environ[failures.FOLDER] = "" if folder == Path.cwd() else str(folder)
@@ -652,22 +652,22 @@ def _snakemake_command(cores: str, configuration: Path | None) -> list[str]:
     Raises LaminaError if there is no configuration.
     """
     command = [*MODULE_COMMAND, "snakemake", "--snakefile", str(PROJECT / "workflow/Snakefile")]
-    # Snakemake itself finds only a profile of the current folder or beside the Snakefile.
+    # Snakemake itself finds a profile only in the current folder or next to the Snakefile.
     command += ["--workflow-profile", str(PROJECT / "profiles/default")]
-    # A run holds results/.lock, which a killed one does not leave behind as Snakemake's own.
+    # A run holds results/.lock; unlike Snakemake's own lock, a killed run does not leave it behind.
     command.append("--nolock")
     n_gpus = len(list_devices(os.environ))
     if n_gpus:
         command += ["--resources", f"gpu={n_gpus}"]
     command += ["--cores", cores]
     file = _find_configuration(configuration)
-    if file != Path(DEFAULT_CONFIGURATIONS[0]):  # which the Snakefile names itself
+    if file != Path(DEFAULT_CONFIGURATIONS[0]):  # the Snakefile names this one itself
         command += ["--configfile", str(file)]
     return command
 
 
 def _find_configuration(configuration: Path | None) -> Path:
-    """The configuration that is named, else that of the current folder.
+    """The given configuration, else that of the current folder.
 
     Raises LaminaError if there is none.
     """
@@ -687,7 +687,7 @@ def _default_configuration() -> Path | None:
 
 
 def _count_jobs(configuration: Path | None) -> int:
-    """The jobs that a run would still do."""
+    """The number of jobs that a run would still do."""
     command = [*_snakemake_command("1", configuration), "--dry-run", "--quiet", "rules"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     totals = [line.split()[1] for line in printed.splitlines() if line.startswith("total ")]
@@ -700,7 +700,7 @@ def _run_module(module: str, *arguments: str) -> None:
 
 def _run_command(command: list[str]) -> None:
     process = subprocess.Popen(command)
-    # The terminal sends Ctrl-C to the process too. It ends its jobs, and says so.
+    # The terminal sends Ctrl-C to the process too, which ends its jobs and says so.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = process.wait()
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,8 +1,8 @@
 """The study behind `lamina prune`: a folder with the configuration and the split data.
 
-Questions and text are split once: some choose the layers and fit the repairs (half of these judge
-the sets that the other half proposes), the rest tests what was chosen. The configuration is written
-with paths and keys as a user writes them, so that the next study begins by editing it.
+Questions and text are split once. One part chooses the layers and fits the repairs: half of it
+judges the sets that the other half proposes. The rest tests the result. The configuration has paths
+and keys as a user would write them, so that the next study can begin by editing it.
 """
 
 import json
@@ -43,12 +43,12 @@ WINDOW = 128  # tokens that are scored together
 TASK = "task"  # names in the configuration
 TEXT = "text"
 REPAIR = "ghost_mixed"
-QUESTIONS_THAT_CHOOSE = "questions-choose.jsonl"  # files beside the configuration
+QUESTIONS_THAT_CHOOSE = "questions-choose.jsonl"  # files next to the configuration
 QUESTIONS_THAT_TEST = "questions-test.jsonl"
 TEXT_THAT_CHOOSES = "text-choose.jsonl"
 TEXT_THAT_TESTS = "text-test.jsonl"
 CONFIGURATION = "config.yaml"
-# Keys that messages name, in the words of the command.
+# The command's words for configuration keys that messages name.
 OPTIONS_BY_KEY = {
     "--text.text:": "--text:",
     "calibrations.task:": "--task:",
@@ -60,7 +60,7 @@ MEMBERS_WITHOUT_ANSWERS = ["block", "clusters", "cosine", "perplexity", "output_
 
 @dataclass(frozen=True)
 class PruneRequest:
-    """What a user asks of `lamina prune`."""
+    """A user's request to `lamina prune`."""
 
     source: str
     questions: Path | None = None
@@ -79,13 +79,13 @@ class PruneRequest:
 
     @property
     def has_task(self) -> bool:
-        """Whether there is a task to keep; otherwise it is text."""
+        """Whether a task is to be kept; otherwise it is text."""
         return self.questions is not None or self.task is not None
 
 
 @dataclass(frozen=True)
 class PruneStudy:
-    """A study that is written and can be run."""
+    """A written study that can be run."""
 
     folder: Path
     notes: list[str]
@@ -111,7 +111,7 @@ class PreparedStudy:
 
 @contextmanager
 def naming_options(option_by_key: Mapping[str, str] = OPTIONS_BY_KEY) -> Iterator[None]:
-    """While open, errors name options of the command in place of keys of a configuration."""
+    """While open, errors name options of the command instead of configuration keys."""
     try:
         yield
     except LaminaError as error:
@@ -128,11 +128,11 @@ def write_study(
     """Write the configuration and the split data of a study into a folder.
 
     folder: By default `lamina-MODEL`. A folder with the same study is used again, so that a run
-        goes on.
-    file_name: Of the configuration.
+        continues.
+    file_name: The name of the configuration file.
 
     Raises LaminaError if nothing says what to keep, a file cannot be read or is too small, the
-    study cannot run, or the folder holds another one. Then nothing is written.
+    study cannot run, or the folder holds another one. In these cases nothing is written.
     """
     prepared = prepare_study(request)
     removal_notes = _describe_removal(request)
@@ -145,7 +145,7 @@ def write_study(
 
 
 def find_written(requests: Iterable[PruneRequest], folder: Path) -> PruneRequest | None:
-    """The request whose configuration is in a folder; None if it has none of them."""
+    """The request whose configuration a folder holds; None if it holds none of them."""
     file = folder / CONFIGURATION
     if not file.exists():
         return None
@@ -190,7 +190,7 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
 
 
 def default_folder(source: str) -> Path:
-    """The folder of a study of this model."""
+    """The default folder for a study of this model."""
     return Path(f"lamina-{_name_of(source)}")
 
 
@@ -238,7 +238,7 @@ def _describe_benchmarks(request: PruneRequest) -> dict[str, Any]:
 def _limit_samples(
     configuration: dict[str, Any], files: dict[str, list[Any]], n_samples: int
 ) -> None:
-    """Let at most so many questions and documents choose, and at most so many documents test."""
+    """Limit the questions and documents that choose, and the documents that test."""
     calibrations = configuration["calibrations"]
     if QUESTIONS_THAT_CHOOSE in files:
         calibrations[TASK]["limit"] = min(n_samples, len(files[QUESTIONS_THAT_CHOOSE]))
@@ -252,7 +252,7 @@ def _limit_samples(
 
 
 def _describe_variants(request: PruneRequest) -> dict[str, Any]:
-    """The study: sizes, bare and repaired, on everything that tests."""
+    """The study: sizes, bare and repaired, measured on all test data."""
     study: dict[str, Any] = {
         "models": ["model"],
         "calibrations": [TASK if request.has_task else TEXT],
@@ -286,7 +286,7 @@ def _check_request(request: PruneRequest) -> None:
 
 
 def _describe_removal(request: PruneRequest) -> list[str]:
-    """How many layers go, in a sentence; none where they are not counted, or not known yet.
+    """How many layers are removed, in a sentence; none if they are not counted or not yet known.
 
     Raises LaminaError if no layer would be left.
     """
@@ -311,9 +311,9 @@ def _describe_removal(request: PruneRequest) -> list[str]:
 
 
 def _check_study(request: PruneRequest, prepared: PreparedStudy) -> None:
-    """Check a study as its run does, before anything of it is in a folder of the user's.
+    """Check a study as its run would, before anything is written into the user's folder.
 
-    Raises LaminaError if it cannot run, in the words of the command.
+    Raises LaminaError if it cannot run, in the command's words.
     """
     from lamina_workflow.checks.load import load_configuration  # imports transformers
 
@@ -340,7 +340,7 @@ def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:
 
 
 def _sizes(request: PruneRequest) -> list[Any]:
-    """What is removed: as much as is asked for, and half of it where a share of layers is."""
+    """What is removed: the requested size, and half of it if it is a share of the layers."""
     if request.fit is not None:
         return [{"memory": request.fit}]
     if request.faster is not None:
@@ -363,7 +363,7 @@ def _read_percentage(text: str, option: str) -> float:
 def _split_questions(
     questions: Sequence[dict[str, Any]], request: PruneRequest, notes: list[str]
 ) -> dict[str, list[Any]]:
-    """Questions that choose and questions that test; copies of a question stay together."""
+    """Split the questions into choosing and test questions; copies of a question stay together."""
     if len(questions) < LEAST_QUESTIONS:
         raise LaminaError(
             f"--questions: {request.questions} has {len(questions)} questions, too few to choose "
@@ -404,7 +404,7 @@ def _split_text(
 def _split(
     records: Sequence[dict[str, Any]], test_share: float, seed: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A test part and the rest, drawn by seed, without copies of the former in the latter."""
+    """A seeded random test part, and the rest without copies of test records."""
     records_by_text = {json.dumps(record, ensure_ascii=False): record for record in records}
     different = list(records_by_text.values())
     random.Random(seed).shuffle(different)
@@ -413,7 +413,7 @@ def _split(
 
 
 def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:
-    """Write a study into a new folder, or find that the same one is there."""
+    """Write a study into a new folder, or check that the same one is there."""
     text = prepared.format_configuration()
     file = folder / file_name
     check_same_study(file, text)
@@ -425,12 +425,12 @@ def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:
 
 
 def _absolute_source(source: str) -> str:
-    """A folder or file in the form that is right from another folder; ids of the hub stay."""
+    """A source that stays valid from another folder: files get absolute paths, hub ids stay."""
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else source
 
 
 def _name_of(source: str) -> str:
-    """A name for a folder, from that of a model."""
+    """A name for a folder, made from the name of a model."""
     name = source.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     return re.sub(r"[^\w.-]+", "-", name) or "model"

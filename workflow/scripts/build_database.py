@@ -1,6 +1,6 @@
 """Write the DuckDB database of a run, in one file.
 
-It holds the tables of the run, and what the views of `sql/views.sql` make of them.
+It holds the tables of the run, and the views of `sql/views.sql` on them.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Prove that the engine does to a model what cutting its layers would do, and write the findings."""
+"""Check that the engine computes what a model without the layers would; write the findings."""
 
 from lamina_workflow.runtime.script import run_script
 

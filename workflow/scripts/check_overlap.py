@@ -1,4 +1,4 @@
-"""Refuse a calibration with documents of a benchmark, and count those that share passages with one."""
+"""Refuse a calibration with documents of a benchmark; count those that share passages with one."""
 
 from lamina_workflow.runtime.script import run_script
 
@@ -8,11 +8,11 @@ from lamina_workflow.stages.prepare import CheckOverlap
 
 
 def read_documents(path: str) -> list[tuple[str, list[int]]]:
-    """Each document once: its hash, and the hashes of its runs of words."""
+    """Each document once: its hash, and the hashes of its word runs."""
     runs_by_document: dict[str, list[int]] = {}
     for row in parquet.read_table(path, ["document", "runs"]).to_pylist():
         if row["document"] is not None:
-            # Only the first row of a question has its runs.
+            # Only the first row of a question holds its word runs.
             runs_by_document.setdefault(row["document"], row["runs"])
     return list(runs_by_document.items())
 

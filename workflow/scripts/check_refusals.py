@@ -1,6 +1,6 @@
-"""End a run with an error if a plan or repair that the configuration asks for was refused.
+"""End a run with an error if a plan or repair that the configuration requires was refused.
 
-All else is done by then.
+All other jobs are done by then.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ Rows = list[dict[str, Any]]
 
 
 def collect_refusals(plan_rows: Rows, patch_rows: Rows) -> dict[str, str]:
-    """The reason of each refusal, by what was refused. A plan or repair of one key counts once."""
+    """The reason for each refusal, by what was refused. A key counts once."""
     reasons: dict[str, str] = {}
     for row in plan_rows:
         if row["refused"]:

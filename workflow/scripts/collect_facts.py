@@ -1,4 +1,4 @@
-"""Write the facts of a run that change from run to run: versions, commit, machine, wall time."""
+"""Write the facts that change from run to run: versions, commit, machine, wall time."""
 
 import os
 import platform
@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def describe_commit() -> str:
-    """The commit of the workflow, marked where files differ from it.
+    """The commit of the workflow, with a mark if files differ from it.
 
     Empty outside a git checkout.
     """

@@ -1,4 +1,4 @@
-"""Compare the accuracy relevance that each unit of base models has for pairs of calibrations."""
+"""Compare the accuracy relevance of each unit of base models between pairs of calibrations."""
 
 from lamina_workflow.runtime.script import run_script
 

@@ -1,4 +1,4 @@
-"""Measure what the layers of the base model do on a calibration or a file; nothing is removed."""
+"""Measure what the layers of the base model do on a calibration or a file. Nothing is removed."""
 
 from importlib import import_module
 from pathlib import Path

@@ -21,14 +21,14 @@ from lamina_workflow.stages.export import ExportVariant
 
 
 def export_job(job: ExportVariant) -> str:
-    """Write the checkpoint of a job, and return the form that it has."""
+    """Write the checkpoint of a job, and return its form."""
     variant = Variant.parse(job.variant)
     adapter = str(Path(job.adapter[0]).parent) if job.adapter else None
     parts = assembly.read_parts(variant, VariantFiles(job.plan, job.patch, adapter))
-    assert parts.plan is not None  # the rule names one
+    assert parts.plan is not None  # the rule requires one
     manifest = checksum.read_json(job.manifest)
     if manifest["dtype"] == "float32":
-        manifest["dtype"] = "auto"  # as the checkpoint is stored: 16-bit weights stay so
+        manifest["dtype"] = "auto"  # as in the checkpoint: 16-bit weights stay 16-bit
     described_in_card = (variant, Variant.base(variant.model))
     measured = [
         row
@@ -47,7 +47,7 @@ def export_job(job: ExportVariant) -> str:
 
 
 def print_usage(folder: Path, form: str) -> None:
-    """Print how to load the export, and what its card says about going on with it."""
+    """Print how to load the export, and what its card says about further use."""
     if form == "gguf":
         print(f"{form}: llama-cli -m {folder / FILE}")
     else:

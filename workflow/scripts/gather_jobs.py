@@ -1,4 +1,4 @@
-"""Gather the cost of every job from the records of Snakemake."""
+"""Gather the cost of every job from Snakemake's records."""
 
 import json
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from lamina.store import parquet
 from lamina_workflow.stages.report import GatherJobs
 
 RECORDS = Path("results/jobs")
-LIBRARIES_MB = 300  # at least what a job holds that has imported torch
+LIBRARIES_MB = 300  # the least memory of a job that has imported torch
 
 
 def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows from the benchmark files that Snakemake left under `folder`.
 
-    Jobs of earlier runs keep their files, so that a rerun of a part still gives the cost of the
+    Jobs of earlier runs keep their files, so that a partial rerun still gives the cost of the
     whole.
     """
     for path in sorted(folder.rglob("*.jsonl")):
-        # Without --benchmark-extended a record does not name its rule, but its path does.
+        # Without --benchmark-extended, a record does not name its rule, but its path does.
         rule_of_path = path.relative_to(folder).with_suffix("").parts[0]
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             record = _parse(line)
@@ -30,7 +30,7 @@ def job_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-    """A record of Snakemake; None for a line that a killed job has not written to its end."""
+    """A record of Snakemake; None for a line that a killed job left incomplete."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -42,8 +42,8 @@ def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
     resources = record.get("resources") or {}
     wildcards = record.get("wildcards") or {}
     max_rss_mb = _number(record.get("max_rss"))
-    # Of a job that a fork ran (lamina_workflow.runtime.forkserver), Snakemake measured a process that
-    # waited.
+    # If a fork ran the job (lamina_workflow.runtime.forkserver), Snakemake measured a process that
+    # only waited.
     was_forked = (max_rss_mb or LIBRARIES_MB) < LIBRARIES_MB
     return {
         "rule": record.get("rule_name") or rule_of_path,
@@ -58,7 +58,7 @@ def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
 def _number(text: Any) -> float | None:
     """A measurement of Snakemake.
 
-    None for NA or -, which it writes for jobs that ended before its first look.
+    None for NA or -, which it writes for jobs that ended before its first measurement.
     """
     return None if text in (None, "NA", "-") else float(text)
 

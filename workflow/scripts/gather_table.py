@@ -103,7 +103,7 @@ def shared_document_rows(job: GatherTable) -> Rows:
         yield {"model": path.parents[1].name} | checksum.read_json(path)
 
 
-# Tables whose parts are no Parquet files of the table.
+# Readers of tables whose parts are not Parquet files of the table.
 READERS = {
     "models": model_rows,
     "layer_sizes": layer_rows,

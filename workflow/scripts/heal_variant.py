@@ -1,6 +1,6 @@
-"""Train one variant on calibrations; write what was trained and the training curve.
+"""Train one variant on calibrations; write the trained weights and the training curve.
 
-The progress of an interrupted job is kept beside the outputs. A new start with the same settings
+The progress of an interrupted job is kept next to the outputs. A new start with the same settings
 and files continues from there.
 """
 
@@ -25,9 +25,7 @@ PROGRESS_FILE = ".progress.safetensors"
 
 
 def can_be_trained(job: HealVariant, plan: dict[str, Any]) -> bool:
-    """Whether the plan removes something and, where the variant is repaired, the repair was
-    possible.
-    """
+    """Whether the plan removes something and the variant's repair, if any, was possible."""
     if not plan["units"]:
         return False
     return not (job.patch and patch.patch_refusal(job.patch, plan["removed"]))

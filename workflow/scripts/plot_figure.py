@@ -1,4 +1,4 @@
-"""Draw one figure from the tables of a run; write the picture and the numbers that it draws."""
+"""Draw one figure from the tables of a run; write the picture and the drawn numbers."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = PlotFigure.read(snakemake)
         # The caption, the CSV file and the picture all use the views that the queries name, so
-        # these are computed once.
+        # these are computed only once.
         sql = "".join(Path(query).read_text(encoding="utf-8") for query in job.queries)
         connection = database.connect_views(
             Path(job.views[0]),

@@ -22,8 +22,8 @@ def find_folder(job: PrepareModel) -> Path:
 def must_be_dequantised(folder: Path) -> bool:
     """Whether the weights are quantised in a way that lamina reads.
 
-    A local folder is dequantised by a rule before this one. Of a model on the hub this is only
-    known when it is downloaded.
+    A local folder is dequantised by an earlier rule. For a model on the hub this is known only
+    after the download.
     """
     if not is_quantised(folder):
         return False

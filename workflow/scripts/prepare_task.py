@@ -1,7 +1,7 @@
-"""Write the hashes of the documents that a benchmark scores, and of their runs of words.
+"""Write the hashes of the documents that a benchmark scores, and of their word runs.
 
-Calibrations are checked against these hashes. Documents of a perplexity are written too, since the
-jobs that measure it have no network.
+Calibrations are checked against these hashes. Documents of a perplexity are written too, because
+the jobs that measure it have no network.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = PrepareTask.read(snakemake)
         entry = job.text or job.task
-        assert entry is not None  # every benchmark is one of the two
+        assert entry is not None  # every benchmark is a task or a perplexity
         tested = read_benchmark_documents(job.name, entry, Path.cwd())
         table = tabulate_documents(tested, with_text=job.text is not None)
         parquet.write_table(job.output, table, job.provenance)

@@ -10,7 +10,7 @@ from lamina_workflow.report.judgements import read_judgements
 from lamina_workflow.report.page import render_report
 from lamina_workflow.stages.report import RenderReport
 
-# Many questions read these.
+# Views that many questions read.
 REPEATED_VIEWS = ("against_base", "repairs", "variants", "variant_sizes", "answers")
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Turn a sweep into relevance scores with intervals, for every metric that it allows."""
+"""Turn a sweep into relevance scores with intervals, by every metric that it measured."""
 
 from lamina_workflow.runtime.script import run_script
 

@@ -1,4 +1,4 @@
-"""Search the sets of units that one selector removes, at every size that a study asks for."""
+"""Search the sets of units that one selector removes, at every size that a study requires."""
 
 import hashlib
 from dataclasses import asdict
@@ -20,7 +20,7 @@ RECORDED_KEYS = ("source", "revision", "path", "weights_sha256", "trust_remote_c
 
 
 def search_request(job: SearchPlans, log: Path) -> SearchRequest:
-    """What the search is asked for; `log` is where it keeps what it has measured."""
+    """The inputs of the search; it logs its measurements in `log`."""
     manifest = checksum.read_json(job.manifest)
     files = {job.keys["calibration"]: job.calibration} | job.data
     model = load_model(manifest, check=job.check)
@@ -42,13 +42,13 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
 
 
 def read_donor(file: str) -> dict[str, Any]:
-    """What a plan records of the donor with this manifest."""
+    """What a plan records about the donor with this manifest."""
     manifest = checksum.read_json(file)
     return {key: manifest[key] for key in RECORDED_KEYS}
 
 
 def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> Any:
-    """The questions that the last sets answer in writing; None if they do not."""
+    """The questions that the finalists answer in writing; None if they do not."""
     if job.asked is None:
         return None
     judge = job.selector.judge or job.keys["calibration"]
@@ -57,7 +57,7 @@ def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> An
 
 
 def hash_origin(job: SearchPlans, files: list[str]) -> str:
-    """A hash of options and content: a killed search goes on from a log with the same one."""
+    """A hash of options and content: a killed search resumes from a log with the same hash."""
     contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
     return hashlib.sha256(repr([job.settings, contents]).encode()).hexdigest()
 

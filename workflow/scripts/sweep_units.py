@@ -1,4 +1,4 @@
-"""Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
+"""Measure the removal of one block's units, on the base model or on a model pruned by a plan."""
 
 from importlib import import_module
 from pathlib import Path

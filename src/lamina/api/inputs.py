@@ -32,7 +32,7 @@ KEYS_OF_STUDIES = {"checkpoints", "group", "replicates"}
 class NamedEntries(Entry):
     """The sections of a configuration whose entries are options of a function.
 
-    A wrong option is refused in the words that a configuration is refused in.
+    The messages about a wrong option are those of the configuration.
     """
 
     models: Named[Model] = {}
@@ -43,7 +43,7 @@ class NamedEntries(Entry):
 
     @model_validator(mode="after")
     def _refuse_keys_of_studies(self) -> Self:
-        """Refuse the keys that make several entries of one, which a function does not return."""
+        """Refuse keys that expand one entry into several, since a function returns only one."""
         for section in type(self).model_fields:
             for name, entry in getattr(self, section).items():
                 for key in sorted(KEYS_OF_STUDIES & entry.model_fields_set):
@@ -123,11 +123,11 @@ def prepare(base: PreparedModel, name: str, **options: Any) -> PreparedCalibrati
 
     Args:
         base: The model.
-        name: By which options of other functions mean this calibration.
+        name: How the options of other functions refer to this calibration.
         **options: Keys of `calibrations` in a configuration, such as `choices="support.jsonl"`,
             `task="arc_easy", limit=400`, or `text="book.txt", length=128`.
 
-    Raises LaminaError if an option is not allowed, data is missing or has another form, or samples
+    Raises LaminaError if an option is not allowed, data is missing or in another format, or samples
     do not fit the model.
     """
     entry = NamedEntries.from_options({"calibrations": {name: options}}).calibrations[name]
@@ -143,7 +143,7 @@ def prepare(base: PreparedModel, name: str, **options: Any) -> PreparedCalibrati
 
 
 def _find_folder(name: str, entry: Model, results: Path) -> Path:
-    """The folder of a model, which for quantised weights is their dequantised checkpoint."""
+    """The folder of a model; for quantised weights, that of their dequantised checkpoint."""
     source = Path(entry.source)
     if not is_gguf(source):
         source = find_model(name, entry, Path.cwd())
@@ -161,6 +161,6 @@ def _find_folder(name: str, entry: Model, results: Path) -> Path:
 
 
 def _name_of(source: str) -> str:
-    """A name for a model, from where it is."""
+    """A name for a model, taken from its source."""
     last_part = source.rstrip("/").rpartition("/")[2].removesuffix(".gguf")
     return re.sub(r"[^\w.+-]+", "-", last_part).strip(".-") or "model"

@@ -1,4 +1,4 @@
-"""What came of a study: variants measured beside the base model, and one written for use."""
+"""The results of a study: variants measured together with the base model, and one exported."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ def _find_base(variants: Sequence[PrunedModel]) -> PreparedModel:
 def _check_calibrations(
     name: str, entry: TaskEntry | PerplexityEntry, calibrations: Sequence[PreparedCalibration]
 ) -> None:
-    """Refuse a benchmark of whose documents some are in a calibration."""
+    """Refuse a benchmark if a calibration contains one of its documents."""
     tested = [
         (document_hash(*document), hash_word_runs(*document))
         for document in read_benchmark_documents(name, entry, Path.cwd())
@@ -127,7 +127,7 @@ def _check_calibrations(
 
 
 def _open_benchmarks(base: PreparedModel, entries: Benchmarks) -> Iterator[Score]:
-    """What scores a model on each task and text, one at a time."""
+    """The functions that score a model on each task and text, one at a time."""
     root = Path.cwd()
     style = Style.of(base.manifest)
     for name, entry in entries.tasks.items():
@@ -161,12 +161,12 @@ def export(
             takes layers out of the GGUF file that was opened; `auto` is stock where that is
             possible, else code.
         max_shard_size: The largest weights file.
-        measured: What the model card says of the variant and its base model.
+        measured: The results that the model card quotes for the variant and its base model.
 
     Returns:
         The form that was written: `stock`, `code` or `gguf`.
 
-    Raises LaminaError if the form cannot hold the variant, or it loads back as another model.
+    Raises LaminaError if the form cannot hold the variant, or it loads back as a different model.
     """
     base = pruned.base
     benchmark_rows: list[dict[str, Any]] = []

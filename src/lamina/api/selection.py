@@ -1,4 +1,4 @@
-"""`lamina.select`: what is removed, step by step or by a search."""
+"""`lamina.select`: choose what is removed, step by step or by a search."""
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -38,12 +38,12 @@ def select(
 
     Args:
         base: The model.
-        calibrations: The samples that choose. Others may follow, for options that name them:
-            `also`, `judge`, and `data` of a repair.
+        calibrations: The samples on which the choice is made. Others may follow, for options that
+            name them: `also`, `judge`, and `data` of a repair.
         removed: A size or several: a number of layers, or a share of them such as `"25%"`. Layers
             that run again count against those removed: 0 is the same number of layers, repeated or
             reordered. All sizes share passes, so ask for them together.
-        name: What tables and exports call this way to choose; by default its `strategy`.
+        name: What tables and exports call this selector; by default its `strategy`.
         repairs: Repairs by name, with the keys of `repairs` in a configuration. A portfolio judges
             every set of layers bare and with each of them; option `repair` of other strategies
             names one.
@@ -96,9 +96,9 @@ def _read_options(
 
 
 def _count_removed(entry: int | str, selector: Selector, n_layers: int) -> int:
-    """A size in layers.
+    """Convert a size to a number of layers.
 
-    Raises LaminaError if it is none, or none that plans of the selector can have.
+    Raises LaminaError if it is not a size, or not one that plans of the selector can have.
     """
     sizes = selector.allowed_sizes(n_layers)
     try:
@@ -180,7 +180,7 @@ class _Selection:
         return list(plans)
 
     def _go_on(self, largest: int) -> list[Plan]:
-        """The plans of all sizes up to the largest, each from the one before it."""
+        """The plans of all sizes up to the largest, each made from the plan before it."""
         plans: list[Plan] = []
         for size in range(1, largest + 1):
             plans += self._choose([size], previous=plans[-1] if plans else None)
@@ -192,7 +192,7 @@ class _Selection:
         activations: pa.Table | None = None,
         previous: Plan | None = None,
     ) -> list[Plan]:
-        """The plans of some sizes by the evidence about the model that `previous` leaves."""
+        """The plans of some sizes, given the evidence about the model that `previous` leaves."""
         selector = self.selector
         sweeps: dict[str, CalibrationSweep] = {}
         if selector.SWEEPS and not (previous and previous.refused):
@@ -220,7 +220,7 @@ class _Selection:
         return plans
 
     def _sweep(self, previous: Plan | None) -> dict[str, CalibrationSweep]:
-        """The sweeps of the model that `previous` leaves, by calibration, the own one first."""
+        """The sweeps of the model that `previous` leaves, by calibration, its own first."""
         removed_units = previous.units if previous else []
         units = share_units(self.base.n_layers, self.selector.units, removed_units)
         sweeps: dict[str, CalibrationSweep] = {}
@@ -251,7 +251,7 @@ class _Selection:
         return sweeps
 
     def _draw_questions(self, calibration: PreparedCalibration, option: str) -> Any:
-        """The questions of a calibration that models answer in writing, as `option` asks."""
+        """The questions of a calibration for models to answer in writing, as `option` asks."""
         module = import_module(MODULES["generate"])
         return module.draw_questions(
             calibration.name,
@@ -263,7 +263,7 @@ class _Selection:
         )
 
     def _capture(self) -> pa.Table:
-        """Table `activations` of the own calibration."""
+        """Table `activations` of the selector's own calibration."""
         calibration = self.given[self.own].content
         model = self.base.model
         token_budget = memory.choose_token_budget("auto", model, calibration.samples)
@@ -280,7 +280,7 @@ class _Selection:
         )
 
     def _find_read(self) -> dict[str, PreparedCalibration]:
-        """The calibrations that a search reads, the own one first."""
+        """The calibrations that a search reads, its own first."""
         names: set[str] = set(self.selector.also)
         if self.selector.judge:
             names.add(self.selector.judge)

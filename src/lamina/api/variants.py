@@ -32,8 +32,8 @@ from lamina.variant import Variant
 class PrunedModel:
     """A variant of a base model: its plan, and a repair and a healing if there are any.
 
-    It holds what differs from the base model. Its `model` is made when it is first asked for, and
-    shares all other weights with the base model.
+    It holds only what differs from the base model. `model` is built on first access and shares all
+    other weights with the base model.
     """
 
     base: PreparedModel
@@ -135,7 +135,7 @@ def repair(
 def _check_single(pruned: PrunedModel, function: str) -> None:
     """Refuse the list that `lamina.select` gives.
 
-    Raises LaminaError, which says how to take a model of it.
+    Raises LaminaError, whose message says how to take one model from the list.
     """
     if not isinstance(pruned, PrunedModel):
         raise LaminaError(

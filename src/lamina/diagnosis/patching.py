@@ -1,8 +1,8 @@
-"""Activation patching: where in the stream the model knows what tells two prompts apart.
+"""Activation patching: where in the stream the model holds what distinguishes two prompts.
 
 A clean and a corrupt prompt of equal length have different answers. LD is the logit of the right
-answer less that of the foil. The stream of the clean run replaces that of the corrupt run at one
-boundary and some positions; the recovered share is (LD_patched - LD_corrupt) / (LD_clean -
+answer minus that of the foil. At one boundary and some positions, the stream of the clean run
+replaces that of the corrupt run; the recovered share is (LD_patched - LD_corrupt) / (LD_clean -
 LD_corrupt). The reverse, noising, puts the corrupt stream into the clean run.
 """
 
@@ -48,8 +48,8 @@ class Patching(Diagnosis):
     least: float = option("Pairs that the model tells apart by fewer nats are left out.", 1.0, gt=0)
 
 
-# The positions that are patched together: where the prompts differ, the others after the first of
-# these, the last one.
+# The sets of positions that are patched: where the prompts differ, all others after the first
+# difference, and the last one.
 POSITION_SETS = ("changed", "between", "last")
 
 
@@ -87,7 +87,7 @@ def _encode_pair(
             f"{location}: `clean` has {len(clean_ids)} tokens and `corrupt` {len(corrupt_ids)}. "
             "Write two prompts with the same number of tokens."
         )
-    # Encoded together with the prompt, the tokens of an answer are those after the prompt's own.
+    # The answer is encoded together with the prompt; its tokens are those after the prompt's.
     right_ids = encode_document(tokenizer, f"{line['clean']} {line['right'].strip()}")[
         len(clean_ids) :
     ]
@@ -109,8 +109,8 @@ def diagnose(
 
     `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that the clean stream
         recovers at the positions where the prompts differ, at the other positions after the first
-        of these, or at the last position. At all positions the share would be 1.
-    `noise_…` : share of LD that the corrupt stream takes away in the clean run.
+        of these, or at the last position. At all positions together the share would be 1.
+    `noise_…` : share of LD that the clean run loses to the corrupt stream.
     `usable` : share of pairs whose LD differ by `least` nats or more; the others are left out.
         Layer null.
 
@@ -168,16 +168,16 @@ def _mean_of_known(values: np.ndarray) -> float | None:
 class PatchingShares:
     """What patching one boundary changes, as shares of LD: (pairs, `POSITION_SETS`, L)."""
 
-    logit_gap: np.ndarray  # (pairs,): LD of the clean less that of the corrupt prompt
+    logit_gap: np.ndarray  # (pairs,): LD of the clean minus that of the corrupt prompt
     recovered: np.ndarray  # by the clean stream in the corrupt run
-    noised: np.ndarray  # taken away by the corrupt stream in the clean run
+    noised: np.ndarray  # lost to the corrupt stream in the clean run
     recovered_from_other: np.ndarray  # by another pair's clean stream; NaN without such a pair
 
 
 def measure_shares(
     model: PreTrainedModel, pairs: Sequence[PromptPair], token_budget: int
 ) -> PatchingShares:
-    """Patch every pair, in batches of one length within the budget `token_budget`."""
+    """Patch every pair, in batches of one length within `token_budget`."""
     import numpy as np
 
     from lamina.models.structure import layers_of
@@ -202,7 +202,7 @@ def measure_shares(
 def _group_by_length(pairs: Sequence[PromptPair], token_budget: int) -> Iterator[list[int]]:
     """Groups of pairs of one length, by index.
 
-    A group has two pairs at least where there are two, since each is the control of another.
+    Where possible, a group has at least two pairs, since each is the control of another.
     """
     for length in sorted({len(pair.clean) for pair in pairs}, reverse=True):
         same_length = [index for index, pair in enumerate(pairs) if len(pair.clean) == length]
@@ -254,7 +254,7 @@ class PairBatch:
         return self._patch(self.corrupt_ids, streams, self.corrupt_difference, self.logit_gap)
 
     def add_noise(self) -> np.ndarray:
-        """The share of LD that the corrupt streams take away in the clean run.
+        """The share of LD that the clean run loses to the corrupt streams.
 
         Its shape is (pairs, position sets, L).
         """
@@ -298,9 +298,9 @@ def _position_masks(clean_ids: torch.Tensor, corrupt_ids: torch.Tensor) -> list[
 def _patch_input(
     layer: nn.Module, stream: torch.Tensor, positions: torch.Tensor
 ) -> RemovableHandle:
-    """While the handle is open, let `stream` (pairs, T, C) enter the layer.
+    """A handle: while it is open, `stream` (pairs, T, C) enters the layer.
 
-    It replaces what enters at the positions of a mask (pairs, T).
+    It replaces the layer's input at the positions of a mask (pairs, T).
     """
     replacement = InputReplacement(stream, positions)
     return layer.register_forward_pre_hook(replacement.replace, with_kwargs=True)

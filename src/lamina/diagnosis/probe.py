@@ -1,8 +1,8 @@
-"""At which depth a linear probe reads a label of the input: concept depth [arXiv 2404.07066].
+"""Concept depth: at which layer a linear probe can read a label of the input [arXiv 2404.07066].
 
-A label that the last token alone shows is read at boundary 0; one that layers must compute is read
-later. A probe of many channels also reads labels that mean nothing, so the control is the same
-probe on shuffled labels.
+A label that the last token alone reveals can be read at boundary 0; one that layers must compute
+can be read only later. A probe of many channels also fits meaningless labels, so the control is the
+same probe on shuffled labels.
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ def diagnose(
 ) -> list[DiagnosisRow]:
     """Rows for the boundaries 0 … L, `layer` being the boundary.
 
-    `accuracy` : share of inputs whose label logistic regression reads off the standardised stream
-        at the last token, each by a probe that was fitted on other folds. The control is the same
-        on shuffled labels.
-    `selectivity` : accuracy less that of the shuffled labels, paired over inputs.
+    `accuracy` : share of inputs whose label logistic regression predicts from the standardised
+        stream at the last token. Each is predicted by a probe fitted on the other folds. The
+        control is the same on shuffled labels.
+    `selectivity` : accuracy minus that on the shuffled labels, paired over inputs.
     `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths
         of the way from the share of the most frequent label to the best boundary; null if there is
         none. Layer null.
@@ -108,7 +108,7 @@ def diagnose(
 
 @dataclass(frozen=True)
 class BoundaryAccuracy:
-    """How often a probe reads the label at one boundary, and the same probe on shuffled labels."""
+    """How often a probe predicts the label at one boundary, with true and with shuffled labels."""
 
     boundary: int
     is_right: np.ndarray  # (samples,), 1.0 or 0.0
@@ -117,7 +117,7 @@ class BoundaryAccuracy:
 
     @property
     def accuracy(self) -> float:
-        """The share of samples that are read right."""
+        """The share of samples whose label is predicted correctly."""
         return float(self.is_right.mean())
 
     @property
@@ -207,7 +207,7 @@ def assign_folds(
 ) -> np.ndarray:
     """The fold of every input, (samples,).
 
-    Folds are drawn by document and have each label in equal shares.
+    Folds are drawn by document, and each has the same share of every label.
     """
     import numpy as np
 
@@ -230,12 +230,12 @@ def assign_folds(
 
 
 def _split_evenly(count: int, n_folds: int) -> list[int]:
-    """The sizes of the folds of so many documents; the first ones have one more."""
+    """The sizes of folds of `count` documents; the first ones have one more."""
     return [count // n_folds + (fold < count % n_folds) for fold in range(n_folds)]
 
 
 def cross_validate(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """1.0 for every input whose label a probe reads that was fitted on the other folds.
+    """1.0 for every input whose label is predicted by the probe fitted on the other folds.
 
     The probe reads the stream (samples, C).
     """
@@ -249,7 +249,7 @@ def cross_validate(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray) ->
     regression = LogisticRegression(C=INVERSE_RIDGE, max_iter=MAX_ITERATIONS)
     probe_pipeline = make_pipeline(StandardScaler(), regression)
     with warnings.catch_warnings():
-        # The weights of a label that is read without error grow without end; the predictions stay
+        # If a label can be read without error, its weights grow without limit; the predictions stay
         # the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
         predicted_labels = cross_val_predict(

@@ -1,4 +1,4 @@
-"""The rows that every diagnosis returns."""
+"""The type of the rows that every diagnosis returns."""
 
 from __future__ import annotations
 

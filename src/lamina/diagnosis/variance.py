@@ -1,8 +1,8 @@
 """How fast the residual stream grows, and how much each layer changes it [arXiv 2502.05795].
 
-Under Pre-LN, every layer reads a normalised stream and adds to the plain one. So updates of equal
+Under Pre-LN, every layer reads the normalised stream and adds to the plain one. So updates of equal
 size make the variance grow linearly with depth, v0 + l. Where it grows exponentially, deep layers
-change little of their input.
+change their input little.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def diagnose(
     `variance` : Var of h_l over tokens and channels, at the boundaries l = 0 … L.
     `update_ratio` : mean over tokens of ‖h_{l+1} - h_l‖ / ‖h_l‖, of the layers l = 0 … L-1.
     `exponential_slope`, `exponential_r2` : of log Var against l, over l = 1 … L; layer null. Near
-        r2 = 1 the variance grows by exp(slope) a layer.
+        r2 = 1 the variance grows by a factor of exp(slope) per layer.
     `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
     """
     from lamina.engine import taps
@@ -92,7 +92,7 @@ class StreamSums:
     def add_batch(self, batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
         """Add a batch, given the streams at all boundaries.
 
-        It waits for a GPU twice, for all lengths and all sums.
+        Each batch synchronises with the GPU twice: for all lengths, and for all sums.
         """
         import torch
 
@@ -113,9 +113,9 @@ class StreamSums:
     def _sum_line(self, streams: Sequence[torch.Tensor], line: int, length: int) -> torch.Tensor:
         """The sums of one line of a batch, (boundaries, 2 scopes, 3).
 
-        They are of the stream, of its square, and of the ratio of the update before it.
+        They are the sums of the stream, of its square, and of the ratio of the preceding update.
 
-        One boundary at a time, because streams in float64 are large.
+        Boundaries are summed one at a time, because streams in float64 are large.
         """
         import torch
 

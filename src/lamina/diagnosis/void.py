@@ -1,4 +1,4 @@
-"""At which layers the norm of a token's stream hardly grows: void layers [arXiv 2505.14467].
+"""Void layers: where the norm of a token's stream hardly grows [arXiv 2505.14467].
 
 Let n_l be the norm of the stream that leaves layer l, and Δ_l = n_l - n_(l-1). Layer l is void for
 a token if Δ_l < α (max Δ_j - min Δ_j), both over the layers j before it. Nothing is removed:
@@ -43,14 +43,14 @@ MEASURES = ("void", "void_prompt", "void_response")
 def diagnose(
     model: PreTrainedModel, samples: Sequence[Sample], options: Void, token_budget: int
 ) -> list[DiagnosisRow]:
-    """Rows for the layers 1 … L-1; before layer 0 there is no layer to compare it with.
+    """Rows for the layers 1 … L-1; layer 0 has no earlier layer to compare with.
 
     `void` : share of all tokens for which the layer is void, with its interval over documents.
     `void_prompt`, `void_response` : the same over the tokens of the question and over those of its
         right answer. Texts have neither.
 
-    The control is the same share after the Δ of each token were shuffled over the layers: what the
-    threshold calls void whatever the order of the layers is.
+    The control is the same share after shuffling the Δ of each token over the layers: what the
+    threshold calls void regardless of the order of the layers.
     """
     from lamina.engine import taps
     from lamina.models.structure import layers_of
@@ -75,7 +75,7 @@ def diagnose(
 class VoidCounts:
     """For how many tokens of each sample each layer is void.
 
-    Counted are all tokens, those of the question, and those of the answer, as in `MEASURES`.
+    All tokens, those of the question and those of the answer are counted, as in `MEASURES`.
 
     `n_tokens` (measures, samples); `n_void` and `n_void_shuffled` (measures, samples, L-1).
     """

@@ -2,8 +2,8 @@
 
 The first row is the model before the removal.
 
-Weighted means over the samples are here too, with their standard errors and skewness, since they
-follow from which samples a unit saw.
+Weighted means over the samples are here too, with their standard errors and skewness: they depend
+on which samples a unit saw.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ ANSWERS = ("correct", "correct_norm")
 
 @dataclass(frozen=True)
 class Context:
-    """What a metric needs to know of a calibration and of the step, besides measured numbers."""
+    """What a metric needs to know about a calibration and the step, in addition to measurements."""
 
     chance: float = 0.0
     """Accuracy of guessing."""
@@ -75,8 +75,8 @@ class Columns:
 def from_table(sweep: pa.Table) -> Columns:
     """Columns of one gathered sweep.
 
-    Units in order of depth. A column that the table lacks was not measured. Several passes may
-    have rows of a unit and a sample: each has values in columns of its own.
+    Units are in order of depth. A column that the table lacks was not measured. Several passes may
+    have rows for the same unit and sample; each fills other columns.
     """
     unit_column = sweep["unit"].combine_chunks().dictionary_encode()
     table_units = unit_column.dictionary.to_pylist()
@@ -112,9 +112,9 @@ def _column_names() -> set[str]:
 def correct_answers(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
     """1 where the answer to a sample is right, in the shape of `values`.
 
-    Length-normalised if `score` is `acc_norm`.
+    Choices are compared by length-normalised log-likelihood if `score` is `acc_norm`.
 
-    Text and generated answers have no choices to normalise, so their plain correctness counts.
+    Texts and generated answers have no choices to normalise, so their plain correctness counts.
     """
     if score != "acc_norm":
         return values["correct"]
@@ -170,7 +170,7 @@ def weighted_ratio_errors(
     n_finite = np.isfinite(numerators).sum(axis=1)
     denominators = _finite_denominators(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Residuals of the plain ratio: squares of the numerators themselves would lose digits.
+        # Residuals of the plain ratio: squares of the raw numerators would lose digits.
         residuals = _ratio_residuals(numerators, denominators)
         mean_denominator = weighted_mean(weights, denominators)
         ratio_shift = weighted_mean(weights, residuals) / mean_denominator
@@ -189,10 +189,8 @@ def weighted_ratio_errors(
 def mean_skewness(numerators: np.ndarray, denominators: np.ndarray | None = None) -> np.ndarray:
     """Skewness of the plain mean or ratio of each unit, (units,).
 
-    This is the skewness of its samples divided by the root of their number.
-
-    Of a ratio these are the residuals numerator - ratio · denominator. 0 where all samples are
-    alike.
+    It is the skewness of the unit's samples divided by the root of their number. For a ratio, that
+    of the residuals numerator - ratio · denominator. 0 where all samples are equal.
     """
     denominators = _finite_denominators(numerators, denominators)
     with np.errstate(divide="ignore", invalid="ignore"):

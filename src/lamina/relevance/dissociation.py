@@ -2,10 +2,10 @@
 
 R is accuracy relevance.
 
-A *double* dissociation has significant units of both signs. With units of only one sign, it may
-simply be easier to break one of the tasks. Draws of a task's relevance are those of its interval in
-table `relevance`. Two random halves of one task differ by chance alone; they give the band that a
-difference must leave.
+A *double* dissociation has significant units of both signs. With units of only one sign, one of the
+tasks may simply be easier to break. A task's relevance is drawn as for its interval in table
+`relevance`. Two random halves of one task differ by chance alone: a difference must leave the band
+of these differences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +94,7 @@ def dissociation_rows(
             tasks_by_kind.setdefault((calibration["model"], kind), []).append(task)
 
     for (model, kind), tasks in sorted(tasks_by_kind.items(), key=lambda item: item[0]):
-        # Each task has another seed, so that their draws are independent.
+        # Each task has its own seed, so that the draws are independent.
         relevance_by_task = [draw_relevance(task, seed) for seed, task in enumerate(tasks)]
         for first, second in combinations(range(len(tasks)), 2):
             if tasks[first].columns.units == tasks[second].columns.units:
@@ -170,7 +170,7 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
 
 
 def draw_relevance(task: SweptTask, seed: int) -> TaskRelevance:
-    """Draws of every unit's relevance, and of its differences between random halves of the task."""
+    """Draws of every unit's relevance, and of the differences between random halves of the task."""
     n_samples = task.columns.n_samples
     plain_mean = np.full((1, n_samples), 1 / n_samples)
     estimated_scores = accuracy.score(task.columns, plain_mean, task.context)

@@ -1,18 +1,18 @@
 """How two metrics agree over layers and tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
 
-The first and last two layers of eight or more are left out, as in the paper: every metric finds
-them relevant, and they alone would make a correlation.
+If there are eight layers or more, the first and last two are left out, as in the paper: every
+metric finds them relevant, and they alone would produce a correlation.
 
-Correlations and variances are those of the true scores, of infinitely many samples: what the noise
-of these samples does to them is taken off, as a paired bootstrap over samples tells it, in which
-each draw scores both metrics on the same samples of every task (`true_scores`). So they are larger
-than the plain correlation of the measured scores.
+Correlations and variances are those of the true scores, which infinitely many samples would give.
+The effect of sampling noise is subtracted (`true_scores`). A paired bootstrap over samples
+estimates it: each draw scores both metrics on the same samples of every task. So these correlations
+are larger than the plain correlation of the measured scores.
 
-Shares of misranked units need another way. What noise does to an order it does twice to that of a
-bootstrap draw, so that drawn shares are too high. Instead, at once for all pairs of units and tasks
-and both metrics, we ask which scores differ significantly. This bounds every unit's rank, and the
-ranks bound the shares [Mogstad, Romano, Shaikh and Wilhelm, Inference for Ranks, 2024]. They hold
-the true shares with at least 95 %, and always the estimates.
+Shares of misranked units need another method. A bootstrap draw contains the noise twice, so shares
+computed from draws are too high. Instead we test, jointly for all pairs of units, all tasks and
+both metrics, which scores differ significantly. This bounds every unit's rank, and the ranks bound
+the shares [Mogstad, Romano, Shaikh and Wilhelm, Inference for Ranks, 2024]. The bounds contain the
+true shares with a probability of at least 95 %, and always the estimates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,7 +100,7 @@ class Comparison(NamedTuple):
 
 
 class MetricReliability(NamedTuple):
-    """How sure the ranking of one metric on one calibration is."""
+    """How reliable the ranking of one metric on one calibration is."""
 
     calibration: Mapping[str, Any]
     kind: str
@@ -132,7 +132,7 @@ def compare_metrics(
 ) -> MetricAgreement:
     """The agreement of two metrics, from their scores by task.
 
-    n_samples: That of the task with the fewest.
+    n_samples: The number of samples of the smallest task.
     """
     first_draws = np.stack(first)  # (tasks, 1 + draws, units)
     second_draws = np.stack(second)
@@ -145,7 +145,7 @@ def compare_metrics(
     p_value = None
     if len(first_draws) > 1:
         variance_ratio, *variances = true_variance_ratio(first_draws, second_draws, n_samples)
-        # scipy warns where two metrics vary alike to the last digit, and then says NaN.
+        # scipy warns and returns NaN if two metrics vary alike to the last digit.
         if (abs(variances[0] - variances[1]) > ROUNDING).any():
             p_value = float(wilcoxon(*variances).pvalue)
 
@@ -168,7 +168,7 @@ def _pool_tasks(draws: np.ndarray) -> np.ndarray:
 def _misranked_shares(
     first_draws: np.ndarray, second_draws: np.ndarray
 ) -> tuple[Interval, Interval]:
-    """Shares of all tasks' units with another rank, and with one more than `BADLY` away."""
+    """Shares of all tasks' units with a different rank, and with one more than `BADLY` away."""
     rank_distance = np.abs(_ranks(first_draws) - _ranks(second_draws))
     distance_bounds = rank_distances(first_draws, second_draws)
 
@@ -192,7 +192,7 @@ def _misranked_shares(
 def _ranks(draws: np.ndarray) -> np.ndarray:
     """Ranks of the estimates of each task, (tasks, units), from 0.
 
-    Among equals the deeper unit is less relevant.
+    Of two units with equal scores, the deeper one is less relevant.
     """
     deepest_first = draws[:, 0, ::-1].round(12)
     ranks: np.ndarray = rankdata(deepest_first, "ordinal", axis=-1)[:, ::-1] - 1
@@ -200,7 +200,7 @@ def _ranks(draws: np.ndarray) -> np.ndarray:
 
 
 class RankDistances(NamedTuple):
-    """Bounds on how far apart true ranks by two metrics are.
+    """Bounds on the distance between the true ranks by two metrics.
 
     They hold with 95 % for all tasks and units at once.
     """
@@ -218,11 +218,11 @@ class RankDistances(NamedTuple):
 def rank_distances(first_draws: np.ndarray, second_draws: np.ndarray) -> RankDistances:
     """Bounds on the distances of true ranks, from scores of shape (tasks, 1 + draws, units).
 
-    The greatest distance of any difference from its estimate, in standard errors, has a 95 %
+    The largest deviation of any difference from its estimate, in standard errors, has a 95 %
     quantile over the draws. The order of two units is certain if their difference is further from 0
-    than this quantile. If the metrics put two units in opposite orders for certain, at least one of
-    them has two different ranks. So the number of such units is at least the least number that
-    covers all these pairs, which is at least half of a matching of the doubled pairs.
+    than this quantile. If the two metrics certainly order a pair differently, at least one of the
+    pair has two different ranks. So the number of such units is at least that of a minimum vertex
+    cover of these pairs, which is at least half of a matching of the doubled pairs.
     """
     first_errors, first_furthest = _difference_errors(first_draws)
     second_errors, second_furthest = _difference_errors(second_draws)
@@ -241,7 +241,7 @@ def rank_distances(first_draws: np.ndarray, second_draws: np.ndarray) -> RankDis
 def _difference_errors(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Standard errors of the differences of all pairs of units, and the draws' largest deviations.
 
-    The errors are (tasks, units, units). The distances are in standard errors, (draws,), over all
+    The errors are (tasks, units, units). The deviations are in standard errors, (draws,), over all
     tasks and pairs.
     """
     n_tasks, n_rows, n_units = draws.shape
@@ -251,7 +251,7 @@ def _difference_errors(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for task, task_draws in enumerate(draws):
         differences = task_draws[:, :, None] - task_draws[:, None, :]
         standard_errors[task] = differences[1:].std(axis=0)
-        # A difference without error is never off.
+        # A difference without error never deviates.
         divisor = np.where(standard_errors[task] > ROUNDING, standard_errors[task], np.inf)
         distances = abs(differences[1:] - differences[0]) / divisor
         furthest_deviations = np.maximum(furthest_deviations, distances.max(axis=(1, 2)))
@@ -292,11 +292,11 @@ def score_draws(
 ) -> UnitScores | None:
     """Scores of the units by one metric, from one base model's sweeps, without the outer layers.
 
-    Several passes may have rows; the rows with values of the metric count. None if the metric was
-    not measured, is undefined, or is not finite.
+    Several passes may have rows; those with values of the metric count. None if the metric was not
+    measured, is undefined, or is not finite.
     """
     first_column = sweeps[METRICS[metric].columns[0]]
-    # A calibration that only repairs read was never swept, and has no rows at all.
+    # A calibration that only repairs read was never swept and has no rows.
     if first_column.null_count == len(first_column):
         return None
     is_current_model = pc.equal(sweeps["unit"], "none")
@@ -319,9 +319,9 @@ def comparison_rows(
     first: str,
     others: Sequence[str],
 ) -> Iterator[Comparison]:
-    """Compare `first` with each of `others`, wherever both distinguish units.
+    """Compare `first` with each of `others`, for every model and kind of unit.
 
-    That is, for every model and kind of unit.
+    Only calibrations on which both have scores count, and only metrics that distinguish units.
 
     `calibrations` are the rows of that table; a data set of sweeps is read calibration by
     calibration.
@@ -347,9 +347,9 @@ def _paired_scores(
     first: str,
     others: Sequence[str],
 ) -> dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]]:
-    """Draws of `first` and of another metric by calibration, for every pair of them.
+    """Draws of `first` and of another metric by calibration, for every such pair.
 
-    The pairs have the model, the kind of unit and the other metric as their keys.
+    The keys are the model, the kind of unit and the other metric.
     """
     paired_scores: dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]] = {}
     for calibration, kind, sweep_table in base_sweeps(calibrations, sweeps):

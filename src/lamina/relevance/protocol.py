@@ -2,9 +2,9 @@
 
 A new metric is a new class there, nothing else.
 
-Its class attributes are literals, since the configuration reads them from the source and imports
-nothing of what computes numbers. The default of every method is that of a metric whose score is the
-mean of one column of `sweeps`.
+Its class attributes are literals, because the configuration reads them from the source without
+importing code that computes. By default, every method treats the score as the mean of one column of
+`sweeps`.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from lamina.relevance.statistics import IntervalEnds, percentile_interval, stude
 
 
 class Metric:
-    """One metric. Scores are high where a unit is relevant."""
+    """One metric. A high score means that a unit is relevant."""
 
     name: ClassVar[str]
 
@@ -88,10 +88,10 @@ class Metric:
         )
 
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-        """None if the metric is defined; else why it is not, and keys that rank the units instead.
+        """None if the metric is defined; else the reason, and keys that rank the units instead.
 
-        The keys are (units, keys), of which the smallest is the least relevant; None if nothing can
-        rank the units.
+        The keys are (units, keys), the smallest being the least relevant; None if nothing can rank
+        the units.
         """
         return None
 
@@ -103,13 +103,13 @@ class Metric:
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
         """Losses of candidates on samples, from columns of `sweeps`, all (candidates, samples).
 
-        The candidate with the smallest mean loss is the metric's best one. `score` is `acc` or
+        The metric prefers the candidate with the smallest mean loss. `score` is `acc` or
         `acc_norm`.
         """
         return values[self.columns[0]]
 
     def accuracy(self, loss: float) -> float | None:
-        """The accuracy behind a mean loss, for metrics that count right answers."""
+        """The accuracy that a mean loss stands for, for metrics that count right answers."""
         return None
 
 

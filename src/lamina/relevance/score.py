@@ -69,7 +69,7 @@ def rank_units(
     undefined_reason = scorer.undefined(columns, context)
     if undefined_reason is None:
         draws = scorer.score(columns, sample_weights, context)
-        # Equal scores must compare equal however their sums were rounded.
+        # Equal scores must compare equal, however their sums were rounded.
         sort_keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
         return Ranking(draws, _ranks(columns, sort_keys), None)
 
@@ -106,7 +106,7 @@ def score_sweep(
     """Rows of table `relevance` without its keys, for each of `metrics` that the sweep measured.
 
     A score that is not finite is null; its reason says on how many samples the removal gave no
-    numbers.
+    finite numbers.
     """
     columns = from_table(sweep)
     sample_weights = bootstrap_weights(columns.n_samples, seed)
@@ -161,9 +161,9 @@ def _interval(
     sample_weights: np.ndarray,
     scores: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """95 % interval of each score, (units,) each, which holds the score.
+    """95 % interval of each score, (units,) each. It contains the score.
 
-    The score itself if no sample is behind it.
+    It is the score itself if no samples were used.
     """
     if ranking.reason is not None or scorer.pass_ == "weights":
         return scores, scores

@@ -1,6 +1,6 @@
-"""How many samples a ranking needs: how alike two disjoint calibrations rank units, by size.
+"""How many samples a ranking needs: how well two disjoint calibrations of a size agree on it.
 
-Both are drawn from one sweep, which holds every sample: no pass is run again.
+Both are drawn from one sweep, which holds every sample; no pass runs again.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SMALLEST_SIZE = 32
 
 
 def calibration_sizes(n_samples: int) -> list[int]:
-    """32, 64 … and half of the samples: the largest size of two disjoint calibrations."""
+    """32, 64 … and half of the samples, the largest size of two disjoint calibrations."""
     largest_size = n_samples // 2
     if largest_size < SMALLEST_SIZE:
         return []
@@ -33,7 +33,7 @@ def calibration_sizes(n_samples: int) -> list[int]:
 
 @lru_cache(
     maxsize=1
-)  # all metrics of a calibration, and others with as many samples, ask for the same
+)  # all metrics of a calibration, and of others with as many samples, use the same weights
 def disjoint_weights(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
     """For each size, sample weights of drawn pairs of calibrations, (2 * N_PAIRS, samples).
 
@@ -56,10 +56,9 @@ def ranking_stability(
 ) -> Iterator[tuple[int, Interval]]:
     """For each size, Spearman's correlation over units of two disjoint calibrations' scores.
 
-    The correlation is the median of the drawn pairs, with the ends between which 95 % of them lie.
-    A pair is left out if one of its calibrations is at chance or gives all units the same score.
-    Nothing is yielded where the sweep of the base model has too few samples, or the metric is
-    undefined.
+    The correlation is the median over the drawn pairs; the interval contains 95 % of them. A pair
+    is left out if one of its calibrations is at chance or gives all units the same score. Nothing
+    is yielded if the sweep of the base model has too few samples, or the metric is undefined.
     """
     for size, pair_weights in disjoint_weights(columns.n_samples, seed):
         score_draws = rank_units(columns, metric, context, pair_weights).draws

@@ -1,7 +1,7 @@
-"""Error bars: weights of a bootstrap, and 95 % intervals of means, ratios and proportions.
+"""Error bars: bootstrap weights, and 95 % intervals of means, ratios and proportions.
 
 Every interval of the package is defined here once, except those of true scores (`true_scores`) and
-of counted answers (`metrics.answers.Accuracy`). Which interval holds the truth how often:
+of counted answers (`metrics.answers.Accuracy`). How often each interval contains the truth:
 reports/coverage.md.
 """
 
@@ -48,8 +48,7 @@ def bootstrap_weights(n_samples: int, seed: int, n_draws: int = N_DRAWS) -> np.n
 
     The first row is the plain mean.
 
-    The same row weighs every unit, so that common effects of the samples cancel in differences
-    between units.
+    The same row weighs every unit, so that effects common to all units cancel in their differences.
     """
     generator = np.random.default_rng(seed)
     uniform = np.full(n_samples, 1 / n_samples)
@@ -58,7 +57,7 @@ def bootstrap_weights(n_samples: int, seed: int, n_draws: int = N_DRAWS) -> np.n
 
 
 def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
-    """`bootstrap_weights` over documents, which some samples share, (1 + draws, samples).
+    """`bootstrap_weights` over documents, which samples may share, (1 + draws, samples).
 
     documents: The number of each sample's document, from 0, (samples,).
     """
@@ -83,8 +82,8 @@ def percentile_tail(n_samples: int) -> float:
 def percentile_interval(draws: np.ndarray, n_samples: int | None = None) -> IntervalEnds:
     """Ends of the 95 % percentile interval over the first axis of `draws`; NaN for one sample.
 
-    With `n_samples`, the draws are means of so many samples, and the interval is widened by
-    `percentile_tail`.
+    With `n_samples`, the draws are means of that many samples, and `percentile_tail` widens the
+    interval.
     """
     if n_samples == 1:
         unknown_ends = np.full(draws.shape[1:], np.nan)
@@ -105,16 +104,16 @@ def studentised_interval(
     n_samples: The number of samples of each unit, (units,). Units with fewer than `MIN_SAMPLES` get
         NaN.
 
-    The largest losses are the rarest, and the samples may lack them. So on the side of the long
-    tail the interval reaches further, the more skewed the samples are (`skewed_tail`).
+    The largest losses are the rarest, and the samples may contain none. So the interval reaches
+    further on the side of the long tail, the more skewed the samples are (`skewed_tail`).
     """
     deviations = _studentised_deviations(draws, standard_errors)
     ci_low = np.full(len(n_samples), np.nan)
     ci_high = np.full(len(n_samples), np.nan)
 
     for unit in np.flatnonzero(n_samples >= MIN_SAMPLES):
-        # A draw without the rare large losses lies too low, and tells how far above the estimate
-        # the mean may be.
+        # A draw without the rare large losses lies too low. Its deviation shows how far the mean
+        # may be above the estimate.
         lower_tail = 100 * skewed_tail(-skewness[unit])
         upper_tail = 100 * skewed_tail(skewness[unit])
         extreme_deviations = np.nanpercentile(deviations[:, unit], [100 - lower_tail, upper_tail])
@@ -125,9 +124,9 @@ def studentised_interval(
 def skewed_tail(skewness: float) -> float:
     """Share of bootstrap draws that a 95 % interval leaves out on the side of the long tail.
 
-    It is `TAIL` without skewness, and on the other side, where the skewness counts as negative. A
-    tenth of it at a skewness of .3 was found by trying exponential, lognormal and rare losses: see
-    reports/coverage.md.
+    It is `TAIL` without skewness, and also on the other side, where the skewness counts as
+    negative. A tenth of it at a skewness of .3 was found by experiment with exponential, lognormal
+    and rare losses: see reports/coverage.md.
     """
     return float(np.interp(skewness, [0.1, 0.3], [TAIL, TAIL / 10]))
 
@@ -140,7 +139,7 @@ def _studentised_deviations(draws: np.ndarray, standard_errors: np.ndarray) -> n
     with np.errstate(divide="ignore", invalid="ignore"):
         deviations = (draws[1:] - draws[0]) / standard_errors[1:]
 
-    # The error of a draw whose samples are all alike is only that of rounding.
+    # If all samples of a draw are equal, its error is only rounding.
     has_error = standard_errors[1:] > 1e-6 * standard_errors[0]
     deviations = np.where(np.isfinite(deviations) & has_error, deviations, np.nan)
 
@@ -151,7 +150,7 @@ def _studentised_deviations(draws: np.ndarray, standard_errors: np.ndarray) -> n
 def jeffreys_interval(n_successes: np.ndarray, n_trials: np.ndarray) -> IntervalEnds:
     """95 % interval of proportions by Jeffreys [Brown, Cai and DasGupta 2001].
 
-    It is also wide for 0 of n and n of n.
+    It has a width even for 0 of n and n of n.
     """
     alpha = n_successes + 0.5
     beta = n_trials - n_successes + 0.5
@@ -169,8 +168,8 @@ def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
     half_width = Z95 * np.sqrt(variance) / (1 + shift)
     ci_high = middle + half_width
 
-    # Both ends solve one quadratic equation. Their product gives the lower one without a difference
-    # of near equals, which would put a model that is never right above a chance of next to nothing.
+    # Both ends solve one quadratic equation. The lower one follows from their product, because a
+    # difference of nearly equal numbers would put a model that is never right above a tiny chance.
     ci_low = proportion * proportion / (1 + shift) / ci_high
     return float(ci_low), float(ci_high)
 
@@ -178,13 +177,13 @@ def wilson_interval(n_successes: float, n_trials: int) -> tuple[float, float]:
 def bootstrap_ratios(
     numerators: np.ndarray, denominators: np.ndarray, document_of_sample: ArrayLike
 ) -> list[EstimateRow]:
-    """Estimates and intervals of sum / number of each measure, bootstrapped over documents.
+    """Ratio of sums of each measure, with its interval, bootstrapped over documents.
 
     None without samples.
 
-    numerators: What each sample adds to the numerator of each measure, (samples, measures).
-    denominators: What each sample adds to their common denominator, (samples,); samples of 0 are
-        left out.
+    numerators: The contribution of each sample to each measure's numerator, (samples, measures).
+    denominators: Its contribution to their common denominator, (samples,); samples with 0 are left
+        out.
     document_of_sample: The document of each sample, (samples,).
     """
     is_counted = denominators > 0

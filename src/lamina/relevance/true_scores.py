@@ -2,13 +2,12 @@
 
 They are estimated from the scores of some samples.
 
-Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the
-percentiles of drawn correlations are too low. What it adds to sums of squares and of products, in
-the mean, is how far the draws' sums are above the estimate's, and that is taken off. Where the
+Noise lowers a correlation and raises a variance. A bootstrap draw contains it twice, so the
+percentiles of drawn correlations are too low. The noise adds to sums of squares and of products; on
+average it adds as much as the draws' sums exceed the estimate's, and that is subtracted. Where the
 noise is as large as the differences between units, intervals are wide.
 
-How sure a ranking is, its reliability, is how well it would agree with a ranking from as many other
-samples.
+The reliability of a ranking is its expected agreement with a ranking from as many other samples.
 """
 
 from typing import NamedTuple
@@ -68,7 +67,7 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def rank_scores(scores: np.ndarray) -> np.ndarray:
     """Ranks along the last axis, from 1.
 
-    Equal scores share their mean rank; only twelve digits count.
+    Equal scores share their mean rank. Scores are compared to twelve digits.
     """
     return np.asarray(rankdata(scores.round(12), axis=-1))
 
@@ -86,11 +85,13 @@ def true_correlation(
     Many correlations are tried. For each, true scores are constructed that have this correlation
     and the variances without noise, and are otherwise as close as possible to the measured scores.
     The noise of the draws is added to them. The estimate is the correlation whose draws have the
-    measured correlation as their median. The interval holds the correlations for which the measured
-    one is not in the extreme 5 % of the draws. The true order of two close units is unknown, so the
-    interval of Spearman's leaves out the extreme 2.5 % only. Of a few units, the order of two moves
-    it by a step; so it also holds the middle 95 % of the correlations after the noise is taken off
-    once more, at random. With that it is rather too wide than too narrow.
+    measured correlation as their median. The interval contains the correlations for which the
+    measured one is not in the extreme 5 % of the draws.
+
+    For Spearman's, the interval leaves out only the extreme 2.5 %, because the true order of two
+    close units is unknown. Among few units, swapping two moves it by a step. So its interval also
+    contains the middle 95 % of the correlations after the noise is subtracted once more, at random.
+    This makes it too wide rather than too narrow.
     """
     if _is_constant(first[0]) or _is_constant(second[0]):
         return None
@@ -129,13 +130,13 @@ def true_correlation(
 
 
 def _is_constant(scores: np.ndarray) -> bool:
-    """Whether all scores are equal but for rounding."""
+    """Whether all scores are equal up to rounding."""
     largest = max(np.abs(scores).max(), 1)
     return bool(np.ptp(scores) <= ROUNDING * largest)
 
 
 def _are_identical(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether both sides are the same scores, up to a unit: every draw correlates perfectly."""
+    """Whether both sides are the same scores up to scale: every draw correlates perfectly."""
     drawn_correlations = pearson_correlation(first, second)
     # A draw without any difference between units has no correlation.
     has_correlation = ~np.isnan(drawn_correlations)
@@ -190,21 +191,21 @@ class _ScoreConstruction(NamedTuple):
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
-    """A sum of squares over the last axis less what noise, (draws, pairs), adds on average."""
+    """A sum of squares over the last axis minus what noise, (draws, pairs), adds on average."""
     centred_noise = noise - noise.mean(axis=-1, keepdims=True)
     noise_square = (centred_noise**2).sum(axis=-1).mean()
     return float(max(square - noise_square, LEAST_SHARE * square))
 
 
 def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """The vector at length 1.
+    """The vector scaled to length 1.
 
     If it is nearly 0, another vector with mean 0 that is orthogonal to `across`.
     """
     if np.sqrt((vector**2).sum()) <= 1e-9:
         rising = np.arange(len(vector)) - (len(vector) - 1) / 2
         vector = rising - (rising @ across) / (across @ across) * across
-        if np.sqrt((vector**2).sum()) <= 1e-9:  # `across` rises evenly itself
+        if np.sqrt((vector**2).sum()) <= 1e-9:  # `across` itself rises evenly
             vector = rising**2 - (rising**2).mean()
     unit_vector: np.ndarray = vector / np.sqrt((vector**2).sum())
     return unit_vector
@@ -219,12 +220,12 @@ def true_variance_ratio(
 
     first, second: Paired draws of both metrics, (tasks, 1 + draws, units).
 
-    The variances of the ratio are means over units. The ratio is None where a metric does not vary
-    across tasks. The variances by unit, (units,) each, are 0 where they are only noise.
+    The ratio compares means over units. It is None where a metric does not vary across tasks. The
+    variances by unit, (units,) each, are 0 where they are only noise.
 
     For each metric, many sizes of the differences between tasks are tried. Under the noise of each
-    draw, one size gives the measured variance. The true variances of these sizes, draw by draw,
-    give the distribution of the ratio.
+    draw, one size reproduces the measured variance. The true variances at these sizes, draw by
+    draw, give the distribution of the ratio.
     """
     widening_factor = np.sqrt(n_samples / max(n_samples - 1, 1))
     first_log_shares, first_variances = _variance_shares(first, widening_factor)
@@ -290,8 +291,8 @@ def _drawn_log_shares(
         units).
     true_between: Variance between units without noise.
 
-    Of the sizes that are tried for the differences within units, it is the one that has the
-    measured share once the draw's noise is added: squares, noise, and twice the products.
+    Many sizes of the differences within units are tried. The chosen one gives the measured share
+    once the draw's noise is added: squares, noise, and twice the products.
     """
     measured_within = (within_units**2).mean()
     measured_between = (between_units**2).mean()
@@ -322,22 +323,22 @@ def ranking_reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
 
     draws: Scores, (1 + draws, units), from `n_samples` samples; the first row is the estimate.
 
-    True scores are drawn that they may come from, and two noises of the draws make two rankings of
-    each. The correlation of the scores themselves would be that of a few units far from the others,
-    and say nothing of the ranks of these. The interval holds what `shrink_scores` and
-    `deconvolve_scores` give.
+    Possible true scores are drawn. For each set of them, the noises of two draws make two rankings.
+    The correlation of the scores themselves would mostly reflect a few outlying units and say
+    nothing about the ranks of the others. The interval covers both `shrink_scores` and
+    `deconvolve_scores`.
     """
     n_units = draws.shape[1]
     if n_samples < 2 or n_units < 3 or float(draws[0].var()) <= 1e-24:
         return None
     scores = draws[0] - draws[0].mean()
     noise = draws[1:] - draws[0]
-    # What all units share moves no rank.
+    # Noise that all units share moves no rank.
     noise = noise - noise.mean(axis=1, keepdims=True)
     noise = np.sqrt(n_samples / (n_samples - 1)) * noise
 
     generator = np.random.default_rng(0)
-    # Both ways draw from one generator, so all true scores come before the rankings.
+    # Both methods use one generator, so all true scores are drawn before the rankings.
     shrunk_scores = shrink_scores(scores, noise, generator)
     deconvolved_scores = deconvolve_scores(scores, noise, generator)
     agreements = np.array(
@@ -375,8 +376,8 @@ def shrink_scores(
 
     scores, noise: Centred scores, (units,), and the noise of draws, (draws, units).
 
-    The share of the variance of `scores` that is no noise is 1 - N / V [Lord and Novick 1968],
-    which is uncertain as a variance of so few units is.
+    The share of the variance of `scores` that is not noise is 1 - N / V [Lord and Novick 1968]. It
+    is as uncertain as the variance of this number of units.
     """
     n_units = len(scores)
     noise_share = float((noise**2).mean()) * n_units / (scores**2).sum()
@@ -391,11 +392,10 @@ def deconvolve_scores(
 ) -> np.ndarray:
     """True scores, (N_TRUTHS, units), from their likeliest distribution.
 
-    It lies on the measured scores [Kiefer and Wolfowitz 1956].
+    Its support is the measured scores [Kiefer and Wolfowitz 1956]. It is found by expectation
+    maximisation, under random weights of the units [Rubin 1981].
 
     scores, noise: Centred scores, (units,), and the noise of draws, (draws, units).
-
-    It is found by expectation maximisation, under random weights of the units [Rubin 1981].
     """
     n_units = len(scores)
     errors = np.sqrt((noise**2).mean(axis=0))
@@ -417,9 +417,9 @@ def deconvolve_scores(
 
 
 def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
-    """The number of samples with the reliability `wanted`, if `n_samples` have `reliability`.
+    """The number of samples with reliability `wanted`, given the `reliability` of `n_samples`.
 
-    Infinite if that is 0.
+    Infinite if `reliability` is 0.
 
     With k times the samples, a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown
     1910].

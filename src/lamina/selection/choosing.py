@@ -1,4 +1,4 @@
-"""One plan of one selector: the evidence about the current model, and what a strategy makes of it.
+"""Make one plan of one selector: collect the evidence about the current model, ask the strategy.
 
 The evidence comes from the sweep of one calibration, from those of several, or from the captured
 activations of the base model.
@@ -29,7 +29,7 @@ from lamina.selection.plans import (
     protected_layers,
 )
 
-DIGITS = 12  # equal scores must compare equal however their sums were rounded
+DIGITS = 12  # equal scores must compare equal, however their sums were rounded
 
 
 def empty_plan(selector: Selector, keys: Mapping[str, Any], refused: str | None = None) -> Plan:
@@ -49,13 +49,13 @@ def collect_evidence(
     activations: pa.Table | None = None,
     previous: Plan | None = None,
 ) -> tuple[str | None, StepEvidence]:
-    """Why no plan can be made, else None, and the evidence about the model that `previous` leaves.
+    """The reason why no plan can be made (or None), and the evidence about the current model.
 
     sweeps: The sweeps that are read, by the names of their calibrations, the variant's own first;
         none for a strategy that reads no sweep.
     activations: Table `activations` of the base model, for a strategy that compares runs of layers.
-    previous: The plan with one unit fewer that an iterative step goes on from; None for a first
-        step.
+    previous: The plan with one unit fewer from which an iterative step continues; None for the
+        first step. The current model is the one that it leaves.
     """
     if previous and previous.refused:
         return previous.refused, StepEvidence()
@@ -88,8 +88,8 @@ def choose_plan(
 ) -> Plan:
     """The plan of size `keys["removed"]` for a model of `n_layers` layers.
 
-    layer_kinds: Of each layer, if the cut must not shift them.
-    attention_share: Of the attention in a layer's cost.
+    layer_kinds: The kind of each layer, if the cut must not shift kinds.
+    attention_share: The attention's share of a layer's cost.
     """
     request = PlanRequest(
         removed=keys["removed"],
@@ -110,7 +110,7 @@ def choose_plan(
 def read_step(
     sweep_table: pa.Table, metric: str, context: Context, calibration_name: str
 ) -> tuple[str | None, StepEvidence]:
-    """Why no plan can be made (None if one can), and the evidence of one sweep.
+    """The reason why no plan can be made (or None), and the evidence of one sweep.
 
     sweep_table: The rows of one sweep of table `sweeps`.
 
@@ -137,15 +137,15 @@ def read_step(
 
 
 def _accuracies(sweep_columns: Columns, context: Context) -> tuple[float | None, dict[str, float]]:
-    """Accuracy of the current model, and without each unit, where answers were measured.
+    """Accuracy of the current model and without each unit, where answers were measured.
 
-    Of written answers, if these were measured.
+    If answers were written, theirs.
     """
     right_answers = correct_answers(sweep_columns.values, context.score)
     if sweep_columns.is_measured("written_correct"):
         right_answers = sweep_columns.values["written_correct"]
     with warnings.catch_warnings():
-        # A pass without removals has no accuracies: their mean over no samples is NaN.
+        # A pass without removals has no accuracies: the mean over no samples is NaN.
         warnings.simplefilter("ignore", RuntimeWarning)
         mean_accuracies = np.nanmean(right_answers, axis=1)
     current_accuracy = float(mean_accuracies[0]) if np.isfinite(mean_accuracies[0]) else None
@@ -157,7 +157,7 @@ def _accuracies(sweep_columns: Columns, context: Context) -> tuple[float | None,
 
 
 def read_distances(activations: pa.Table, metric: str) -> dict[tuple[int, int], float]:
-    """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
+    """Distance between boundaries `start` and `start + span`, by (start, span)."""
     (column,) = METRICS[metric].columns
     distance_rows = activations.select(["layer", "span", column]).to_pylist()
     return {(row["layer"], row["span"]): row[column] for row in distance_rows if row["span"]}
@@ -171,9 +171,9 @@ def combine_steps(
     The first step is that of the selector's own calibration (w = 1).
 
     `mean` ranks by Σ w s / Σ w, and `worst` by the largest w s. A calibration on which the metric
-    has become undefined (accuracy at chance) does not count. If that is the own one, it ranks alone. A unit
-    whose removal gives no numbers on one of them is removed last. Of units with equal scores the
-    deeper one is removed first.
+    has become undefined (accuracy at chance) does not count. If it is undefined on the own
+    calibration, this one alone ranks the units. A unit whose removal gives no numbers on one
+    calibration is removed last. Of units with equal scores, the deeper one is removed first.
     """
     defined_steps: list[tuple[dict[str, float | None], float]] = []
     for step, weight in zip(steps, weights, strict=True):

@@ -1,6 +1,6 @@
 """Per-sample losses of candidates, as a metric defines them.
 
-Strategies that search are written against `Evaluator.measure_losses` and know nothing of streams.
+Strategies that search only use `Evaluator.measure_losses` and know nothing of streams.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Loss:
 
 
 def loss_of(metric: str, score: str) -> Loss:
-    """The loss behind a metric that is measured by removal; `score` is `acc` or `acc_norm`."""
+    """The loss that belongs to a metric measured by removal; `score` is `acc` or `acc_norm`."""
     return Loss(protocol.metric_named(metric), score)
 
 
@@ -71,7 +71,7 @@ class Evaluator:
     def measure_losses(
         self, candidates: Sequence[Candidate], sample_indices: Iterable[int]
     ) -> np.ndarray:
-        """Losses (candidates, samples), never NaN. What was measured before is not measured again.
+        """Losses (candidates, samples), never NaN. No measurement is repeated.
 
         Raises LaminaError if the metric has no loss on one of the samples.
         """
@@ -90,7 +90,7 @@ class Evaluator:
         return losses
 
     def _measure(self, candidates: Sequence[Candidate], sample_indices: Sequence[int]) -> None:
-        """Run each sample once, with all candidates that were not measured on it yet."""
+        """Run each sample once, with all candidates that are still unmeasured on it."""
         scores = self.session.scores
         scores.add(candidates)
         score_rows = [scores.index[candidate] for candidate in candidates]

@@ -1,4 +1,4 @@
-"""Why a plan removes what it does, in sentences."""
+"""Explain in sentences why a plan removes its units."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from lamina.variant import describe_size
 
 
 def explain_plan(plan: Plan) -> list[str]:
-    """What was chosen by whom, and on what evidence, a sentence a line."""
+    """What was chosen, by which selector and on what evidence, one sentence per line."""
     asked = (
         f"Selector {plan.selector} (strategy {plan.strategy}) chose on calibration "
         f"{plan.calibration} how {plan.model} is changed at size {plan.removed}, counted in layers: "
@@ -26,7 +26,7 @@ def explain_plan(plan: Plan) -> list[str]:
 
 
 def _explain_tournament(plan: Plan) -> list[str]:
-    """Where the set of a portfolio came from, and how far behind the other sets were."""
+    """Which member proposed a portfolio's set, and how much worse the other sets were."""
     choice = plan.choice
     repair = _describe_repair(choice["repair"])
     origin = f"{choice['member']} proposed this set"
@@ -76,7 +76,7 @@ def _describe_repair(name: str) -> str:
 
 
 def _explain_removals(plan: Plan) -> list[str]:
-    """The score of each unit when it was removed, and the accuracy that was left."""
+    """The score of each unit when it was removed, and the accuracy after it."""
     lines = []
     steps = zip(plan.units, plan.scores, plan.accuracy_before, plan.accuracy_after, strict=False)
     for unit, score, accuracy_before, accuracy_after in steps:

@@ -1,7 +1,7 @@
 """The search of strategy `portfolio`: some documents propose sets of units, others judge them.
 
 `split_documents` separates these documents, `proposing.propose_sets` asks the members for sets,
-and `RepairedSets` makes them candidates, bare and repaired. A `tournament` decides.
+and `RepairedSets` turns them into candidates, bare and repaired. A `tournament` decides.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -100,10 +100,10 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
         all_documents = judge_documents.select_between(0, 1)
         trials.measure_losses([Candidate()], np.concatenate(all_documents))
         base_losses = trials.get_losses(Candidate())
-    # Outside of the session, since models are cut for their answers.
+    # The session is closed here, because judging answers cuts the model.
     choices = tournament.choose(options.seed, _judge_of_answers(request, judges_by_calibration))
 
-    # Plans of the winners, and rows of all that was measured.
+    # Plans of the winners, and rows of everything measured.
     base_loss = float(judge_documents.average_losses(base_losses, all_documents))
     judges_text = len(judges_by_calibration) > 1
     plans = [
@@ -120,7 +120,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
 def _judge_of_answers(
     request: SearchRequest, judges_by_calibration: Mapping[str, Sequence[Sample]]
 ) -> JudgeAnswers | None:
-    """What counts the right answers of candidates to the judging questions of the task.
+    """The function that counts a candidate's right answers to the task's judge questions.
 
     None if the loss decides.
     """
@@ -134,7 +134,7 @@ def _judge_of_answers(
 def _make_trials(
     request: SearchRequest, session: Session, judge_samples: list[Sample], n_task_samples: int
 ) -> Trials:
-    """The trials of sets on the judge documents, which go on from the log of the request."""
+    """The trials of sets on the judge documents, continued from the request's log."""
 
     def forget_scores() -> None:
         # The trials remember losses; scores of every set ever tried would fill the memory.
@@ -184,8 +184,8 @@ def _rows_of_ends(
 ) -> list[dict[str, Any]]:
     """Rows of table `searches`: the base model, all sets of the tournament, and the winners.
 
-    A winner has a row on all judge documents, and one on the last half of them, corrected for being
-    the best of many. So has the base model.
+    A winner has one row on all judge documents, and one on the last half of them that corrects for
+    picking the best of many. So has the base model.
     """
     all_documents = judge_documents.select_between(0, 1)
     last_half = judge_documents.select_between(0.5, 1)
@@ -227,9 +227,9 @@ def _rows_of_ends(
 def split_documents(
     calibrations: Mapping[str, CalibrationSamples], portfolio: Any
 ) -> tuple[CalibrationSamples, dict[str, list[Sample]]]:
-    """The calibration on which members propose, and the judging samples by calibration, task first.
+    """The calibration on which members propose, and the judge samples by calibration, task first.
 
-    No document is on both sides, whatever its length or the calibration that has it.
+    No document is on both sides, whatever its length or its calibration.
 
     Raises LaminaError if there are too few documents.
     """
@@ -268,7 +268,7 @@ def split_documents(
 def _without_documents_of(
     choosing_samples: Sequence[Sample], judges_by_calibration: Mapping[str, Sequence[Sample]]
 ) -> dict[str, list[Sample]]:
-    """The judging samples whose documents, at any length, are not among those that choose."""
+    """The judge samples whose documents, at any length, are not among the choosing samples."""
     sample_groups = [choosing_samples, *judges_by_calibration.values()]
     sequence_groups: list[list[tuple[int, ...]]] = []
     for samples in sample_groups:
@@ -290,7 +290,7 @@ def _without_documents_of(
 def draw_judges(
     judges_by_calibration: Mapping[str, Sequence[Sample]], portfolio: Any
 ) -> JudgeDocuments:
-    """Judging samples in a drawn order; those of the task weigh 1, texts as `also` says."""
+    """Judge samples in a drawn order; those of the task weigh 1, texts as `also` says."""
     generator = np.random.default_rng(portfolio.seed)
     group_ends = np.cumsum([0, *(len(samples) for samples in judges_by_calibration.values())])
     drawn_orders = [
@@ -307,7 +307,7 @@ class NatsPerToken(Loss):
     """The loss of text: nats per token."""
 
     def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """From columns of `sweeps`, (candidates, samples) each."""
+        """Nats per token, from columns of `sweeps`, (candidates, samples) each."""
         return values["nll"] / values["n_tokens"]
 
 
@@ -340,7 +340,7 @@ class JudgeLosses:
 class RepairedSets:
     """The candidates of sets, bare and with every repair, fitted on documents that do not judge.
 
-    Patches, C² float32 numbers for each run of removed layers, wait in a store.
+    Patches, C² float32 numbers for each run of removed layers, are kept in a store.
     """
 
     def __init__(
@@ -352,10 +352,10 @@ class RepairedSets:
         loops: Mapping[str, Loop],
         patch_store: PatchStore | None = None,
     ) -> None:
-        """Begin without patches.
+        """Start without patches.
 
         choosing_sequences: Token sequences of the variant's own calibration that propose sets.
-        judging_sequences: Those that judge, of all calibrations.
+        judging_sequences: Token sequences that judge, of all calibrations.
         """
         self._model = model
         self._loops = loops

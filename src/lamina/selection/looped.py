@@ -4,16 +4,15 @@ A layer that seems necessary may be easy to repair. So every run of layers that 
 gets its best patch while the candidate is scored. The patches map streams of the unpruned model, so
 one pass of that model serves the runs of all candidates.
 
-A patch, of up to C² numbers, memorises a small calibration. So the documents are drawn into two
-folds, and each fold is scored under patches that were fitted on the other one, ridge included.
-Nothing about a patch was chosen on a document that scores it, also if another calibration has that
-document at another length. The patches of a finished plan are fitted on all samples, by rule
-`fit_patch`.
+A patch has up to C² numbers, so it memorises a small calibration. Therefore the documents are drawn
+into two folds. Each fold is scored under patches that were fitted, ridge included, on the other
+one. A document never scores a patch that it helped to choose, even if another calibration contains
+it at another length. Rule `fit_patch` fits the patches of a finished plan on all samples.
 
 Memory: each boundary needs up to C² float32 numbers per fold, 4 GiB at C = 4096 with 32 candidates.
-A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCH_BYTES` in host memory.
-The others wait in a file, from which each pass reads those that it applies. More blocks of a sweep
-divide this.
+A `PatchStore` keeps up to `MAX_DEVICE_BYTES` of them on a GPU, or `budgets.PATCH_BYTES` in host
+memory. The others wait in a file, from which each pass reads those that it applies. Cutting a sweep
+into more blocks reduces this.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -44,7 +43,7 @@ def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[li
 
     Half of the documents of each source are in each fold.
 
-    Raises LaminaError if a source has fewer than four documents, because a part of each half is
+    Raises LaminaError if a source has fewer than four documents, because part of each half is
     held out to choose a ridge.
     """
 
@@ -62,7 +61,7 @@ def draw_folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[li
 class Repairs:
     """The patches of all runs, by fold.
 
-    Candidates with the same run share the patch, and so their stream.
+    Candidates with the same run share its patch and therefore its stream.
     """
 
     fold_of_sample: Sequence[int]
@@ -72,14 +71,14 @@ class Repairs:
     n_layers: int
 
     def repair_candidate(self, candidate: Candidate, fold: int) -> Candidate:
-        """A candidate with the patches that score it on a fold."""
+        """The candidate with the patches that score it on a fold."""
         fold_patches = self.patches[fold]
         removed_runs = candidate_boundaries([candidate], self.n_layers)
         return replace(candidate, patches={run: fold_patches[run] for run in removed_runs})
 
 
 def candidate_boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
-    """The boundaries of all runs of units that candidates lack, in order, each once.
+    """The boundaries of all runs of units that candidates lack, in order, without duplicates.
 
     depth: Number of layers of the base model.
     """
@@ -105,8 +104,8 @@ def fit_loop_patches(
     seed: Draws the folds, and the documents that the method holds out of each fold.
     scored: Index of the source whose samples will be scored.
 
-    Raises LaminaError if there are too few documents for two folds, or the method is not a linear
-    map of the stream.
+    Raises LaminaError if there are too few documents for two folds, or the method does not give a
+    linear map of the stream.
     """
     n_layers = len(layers_of(model))
     folds = draw_folds([source.sequences for source in sources], seed)
@@ -149,7 +148,10 @@ def fit_patches(
     seed: int,
     store: PatchStore,
 ) -> Iterator[tuple[Boundary, Patch]]:
-    """The patch of each run of layers, fitted on all samples of the sources; see `fit_loop_patches`."""
+    """The patch of each run of layers, fitted on all samples of the sources.
+
+    See `fit_loop_patches`.
+    """
     method = protocol.load_method(options.method)
     for boundary, statistics in method.collect(model, sources, removed_runs, options, seed):
         patch = method.as_patch(method.fit(statistics, options).tensors)
@@ -163,14 +165,14 @@ def fit_patches(
 
 
 def store_for(model: PreTrainedModel) -> PatchStore:
-    """A store of patches for the passes of a model: on its GPU, or in a part of the host's memory."""
+    """A store of patches for a model's passes: on its GPU, or in part of the host's memory."""
     if model.device.type == "cuda":
         return PatchStore(None, MAX_DEVICE_BYTES, model.device)
     return PatchStore()
 
 
 class Looped:
-    """A session that repairs the candidates that it measures, used in place of a `Session`."""
+    """A drop-in replacement of `Session` that repairs the candidates before measuring them."""
 
     def __init__(self, session: Session, repairs: Repairs) -> None:
         self.session = session
@@ -182,7 +184,7 @@ class Looped:
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
     ) -> None:
-        """As `Session.measure`, with candidates repaired by patches fitted on the other fold."""
+        """Like `Session.measure`, with candidates repaired by patches fitted on the other fold."""
         sample_indices = list(numbers)
         for fold in FOLDS:
             fold_samples = [

@@ -1,4 +1,4 @@
-"""Layers that a selector names by their number: those that stay, and sets that are given."""
+"""Check the layers that a selector names by number: protected ones, and given sets."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from lamina.options.selectors import Selector
 
 
 def check_named_layers(name: str, selector: Selector, model: str, n_layers: int) -> None:
-    """Refuse layers by number that the model does not have, or that are named or changed twice.
+    """Refuse layers by number that the model lacks, or that are named or changed twice.
 
     name, model: The names of the selector and of the model.
 
-    Raises LaminaError, which names the key.
+    Raises LaminaError; its message names the key.
     """
     _check_layers(f"selectors.{name}.protect", selector.protect, model, n_layers)
     named_sets = {"layers": selector.layers}

@@ -1,6 +1,6 @@
-"""What a sweep, a step or a search is given besides the options of its selector.
+"""What a sweep, a step or a search needs in addition to the options of its selector.
 
-A repair in the loop, and further calibrations.
+These are a repair in the loop and further calibrations.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Loop(_JobOptions):
 
 
 class FurtherCalibration(_JobOptions):
-    """Another calibration that a step is scored on."""
+    """Another calibration on which a step is scored."""
 
     weight: float
     """Weight of its scores."""
@@ -47,7 +47,7 @@ class FurtherCalibration(_JobOptions):
 
 @dataclass(frozen=True)
 class CalibrationSweep:
-    """The sweep over a calibration that a step is scored on."""
+    """The sweep over a calibration on which a step is scored."""
 
     sweep: "pa.Table"
     """Its rows of table `sweeps`."""

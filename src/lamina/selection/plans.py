@@ -1,6 +1,7 @@
-"""What a strategy is asked for, the evidence that it decides on, and the plan that it returns.
+"""What a strategy is asked for, the evidence on which it decides, and the plan that it returns.
 
-A plan lists the edits of one selector at one size: the units that it removes, for most. It is a JSON file of a few kB.
+A plan lists the edits of one selector at one size; for most selectors, these are the units to
+remove. It is a JSON file of a few kB.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,9 +70,10 @@ class StepEvidence:
 
 @dataclass(frozen=True)
 class UnitPrices:
-    """What units count in a size, in layers.
+    """What units count towards a size, in layers.
 
-    A unit of one kind counts 1. With `units: both`, a sub-layer counts its share of a layer's cost.
+    If all units are of one kind, each counts 1. With `units: both`, a sub-layer counts its share of
+    a layer's cost.
     """
 
     kind: str = "layer"
@@ -86,7 +88,7 @@ class UnitPrices:
         return {"attention": self.attention_share, "mlp": 1 - self.attention_share}
 
     def sum_prices(self, units: Iterable[str]) -> float:
-        """What units count together. Layers that run again count against those removed."""
+        """What units count together. Layers that run again are subtracted."""
         component_shares = self.share_by_component
         total_price = 0.0
         for edit in map(parse_edit, units):
@@ -97,13 +99,13 @@ class UnitPrices:
         return total_price
 
     def size_of(self, units: Iterable[str]) -> int:
-        """The largest size that units are enough for."""
+        """The largest size that the units reach."""
         return floor(self.sum_prices(units) + ROUNDING)
 
     def take_enough(self, ordered_units: Iterable[str], size: float) -> list[str]:
-        """The first units of an order that count at least `size`, without those that could stay.
+        """The first units of an order that count at least `size`, without superfluous ones.
 
-        Whether a unit could stay is tried from the last one on.
+        The last units are the first to be tested for being superfluous.
         """
         taken_units: list[str] = []
         for unit in ordered_units:
@@ -122,7 +124,7 @@ class UnitPrices:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """One size of one selector, as a strategy is asked for it."""
+    """The request to a strategy: one size of one selector."""
 
     removed: int
     """The size, in layers' worth of units."""
@@ -152,8 +154,8 @@ class PlanRequest:
     ) -> list[ScoredUnit]:
         """The least relevant units that bring those already `removed` to the requested size.
 
-        With `units: both` these are the lowest attentions and the lowest MLPs, in those numbers
-        that have the least sum of scores at this price, without a unit that could stay.
+        With `units: both` these are the lowest attentions and the lowest MLPs. Their numbers
+        minimise the sum of scores at this price, and no unit is superfluous.
         """
         candidates = [
             entry
@@ -171,9 +173,10 @@ class PlanRequest:
     ) -> list[list[ScoredUnit]]:
         """For every n: the lowest n attentions, and as many of the lowest MLPs as the size needs.
 
-        missing_price: The price that is missing to the size.
+        missing_price: The price that is still missing to reach the size.
 
-        An n that needs no fewer MLPs than a smaller one is left out: its last attention could stay.
+        An n that needs no fewer MLPs than a smaller one is left out: its last attention would be
+        superfluous.
         """
         attentions = [entry for entry in candidates if parse_unit(entry.unit)[1] == "attention"]
         mlps = [entry for entry in candidates if parse_unit(entry.unit)[1] == "mlp"]
@@ -194,12 +197,12 @@ def _sum_of_scores(entries: Iterable[ScoredUnit]) -> float:
 
 
 def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
-    """Indices of the layers that stay; negative numbers count from the end."""
+    """Indices of the protected layers; negative numbers count from the end."""
     return frozenset(layer_index % n_layers for layer_index in protect)
 
 
 def write_plan(path: str | Path, plan: Plan, job_description: str = "") -> None:
-    """Write a plan as JSON. The file says which job wrote it, if `job_description` is given."""
+    """Write a plan as JSON. `job_description`, if given, records which job wrote the file."""
     parquet.write_json(path, asdict(plan), job_description)
 
 

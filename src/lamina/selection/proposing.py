@@ -1,4 +1,4 @@
-"""The sets of units that members of a portfolio propose: from metrics, strategies and searches."""
+"""The sets of units that a portfolio's members propose: metrics, strategies and searches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def propose_sets(
 ) -> tuple[Proposals, dict[str, float]]:
     """The members' sets by size, and the rank of each unit when it is removed alone.
 
-    The selector's metric, which also decides between sets, ranks the units.
+    The units are ranked by the selector's metric, which also decides between sets.
 
     A member whose metric is undefined on the calibration proposes nothing.
     """
@@ -59,14 +59,14 @@ def propose_sets(
 
 @dataclass(frozen=True)
 class _Space:
-    """One kind of unit in which members propose; `suffix` marks it in the names of the members."""
+    """One kind of unit in which members propose; `suffix` marks it in the members' names."""
 
     suffix: str
     kind: str
 
 
 class _Proposer:
-    """What members propose: metrics by a sweep of single removals, strategies by distances."""
+    """The members' proposals: metrics use a sweep of single removals, strategies use distances."""
 
     def __init__(self, request: SearchRequest, calibration: CalibrationSamples) -> None:
         member_names = request.selector.members
@@ -139,7 +139,7 @@ class _Proposer:
         return Selector.from_options(options)
 
     def _rank_units(self, space: _Space, calibration: CalibrationSamples) -> None:
-        """Rank the units of one kind by the members' metrics and the deciding one."""
+        """Rank the units of one kind by the members' metrics and by the deciding metric."""
         request = self.request
         units = all_units(request.depth, space.kind)
         removable_units = [unit for unit in units if parse_unit(unit)[0] not in self.protected]
@@ -164,7 +164,7 @@ class _Proposer:
             ]
 
     def _capture_distances(self, calibration: CalibrationSamples) -> dict[tuple[int, int], float]:
-        """Distance of boundary start + span of the base model from boundary start."""
+        """Distance between the base model's boundaries start and start + span, by (start, span)."""
         request = self.request
         (column,) = METRICS[BOUNDARY_METRIC].columns
         token_budget = memory.choose_token_budget(

@@ -1,4 +1,4 @@
-"""One sweep or a block of it: the removal of each of its units, measured by one pass."""
+"""Measure one sweep, or a block of it: the removal of each of its units, in one pass."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -46,15 +46,15 @@ def removal_rows(
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
-    model: The base model, complete.
-    calibrations: By name: first the one that is scored, then those that only fit the repair of
-        `loop`.
+    model: The complete base model.
+    calibrations: By name: first the one that is scored, then those on which only the repair of
+        `loop` is fitted.
     units, removed: The units to measure, and the units that were removed before the sweep.
     token_budget: Token budget of one pass: lines × streams × length.
     with_current: Whether the model before the removals has rows too.
     loop: The repair in place. The layers that it protects are not measured.
-    progress: The file in which a sweep of all units on all samples keeps its results so far.
-    questions: Of the samples, for a pass in which answers are written
+    progress: The file for the results so far, if the sweep covers all units and samples.
+    questions: Those of the samples, for a pass in which answers are written
         (`lamina.evaluation.written_removals.draw_questions`).
     """
     calibration = next(iter(calibrations.values()))
@@ -87,7 +87,7 @@ def _rows_with_repair(
     with_current: bool,
     loop: Loop,
 ) -> list[dict[str, Any]]:
-    """`removal_rows` where candidates are repaired."""
+    """The rows of `removal_rows` for candidates with a repair."""
     samples = next(iter(calibrations.values())).samples
     protected = protected_layers(loop.protect, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
@@ -110,10 +110,10 @@ def _fit_repairs(
     measured_candidates: Iterable[Candidate],
     observed: Mapping[str, Observation],
 ) -> Any:
-    """The patches of all runs that measured and observed candidates lack, fitted by folds."""
+    """The patches of all runs that measured or observed candidates lack, fitted by folds."""
     scored_name = next(iter(calibrations))
     weights = dict(loop.weights)
-    # With plans of another calibration, the repair need not be fitted on the one that is scored.
+    # With another calibration's plans, the repair need not be fitted on the one that is scored.
     weights.setdefault(scored_name, 0.0)
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
     scored_source = list(weights).index(scored_name)

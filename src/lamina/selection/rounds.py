@@ -1,8 +1,8 @@
 """A forecast of what a search will measure: rounds of made-up sets in place of the real ones.
 
-A strategy that searches may have a function `foresee_rounds(space, options)`, which gives them.
-`lamina_workflow.cost` counts the work of measuring them, and a search says how many of their sets
-it has measured.
+A strategy that searches may have a function `foresee_rounds(space, options)`, which returns them.
+`lamina_workflow.cost` counts the work of measuring these sets. A search uses them to report how
+many of its sets it has measured.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from lamina.selection.plans import UnitPrices
 
 
 class SearchSpace(NamedTuple):
-    """What is known of a search before it runs."""
+    """What is known about a search before it runs."""
 
     units: Sequence[str]
     """Units that may be removed."""
@@ -44,10 +44,10 @@ def foresee_rounds(space: SearchSpace, options: Any) -> Iterable[Round]:
 
 
 def count_sets(candidates: Iterable[Candidate]) -> int:
-    """How many sets of units candidates lack, in whatever form; the base model is none."""
+    """The number of different sets of units that candidates lack, without the base model."""
     return len({candidate.edits for candidate in candidates if candidate.edits})
 
 
 def choosing_share(own: str, options: Any) -> float:
-    """The share of the variants' own calibration that chooses; the rest of it judges."""
+    """The share of the variants' own calibration that chooses; the rest judges."""
     return 1.0 if options.judge not in (None, own) else 1.0 - options.held_back

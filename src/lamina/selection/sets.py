@@ -84,13 +84,13 @@ class SearchRequest:
 
     @property
     def prices(self) -> UnitPrices:
-        """What the units count in a size."""
+        """What units count towards a size."""
         if self.selector.units != "both":
             return UnitPrices(self.selector.units)
         return UnitPrices("both", self.selector.attention(self.manifest["attention_share"]))
 
     def expect_sets(self) -> None:
-        """Say in the log of the job how many sets the search will have measured."""
+        """Log how many sets the search is expected to measure."""
         space = SearchSpace(self.units, self.sizes, self.prices)
         n_sets = sum(
             count_sets(search_round.candidates)
@@ -131,7 +131,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             ], []
 
         def forget_scores() -> None:
-            # The trials remember losses; scores of every set ever tried would fill the memory.
+            # The trials keep the losses; the scores of every set ever tried would fill the memory.
             session.scores = Scores(samples)
 
         trials = Trials(
@@ -180,7 +180,10 @@ def _plan_of_set(request: SearchRequest, search_result: SearchResult, plan_size:
 def _refusal(
     request: SearchRequest, calibration: CalibrationSamples, session: Session
 ) -> str | None:
-    """Why no plan can be made, or None. A base model at chance cannot compare removals."""
+    """The reason why no plan can be made, or None.
+
+    A base model at chance cannot compare removals.
+    """
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
     current_rows = session.scores.rows([CURRENT])
     sweep_table = parquet.from_rows("sweeps", current_rows, removed=0, **request.keys)

@@ -1,7 +1,7 @@
 """Proposed sets of units compete on judge documents: the heart of strategy `portfolio`.
 
-`lamina.selection.judging` brings the proposals, the judge documents and the repairs; this module
-knows no model.
+`lamina.selection.judging` provides the proposals, the judge documents and the repairs. This module
+knows nothing of models.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ from lamina.models.units import parse_unit, removals_among
 from lamina.selection.plans import UnitPrices
 from lamina.selection.trials import Trials
 
-# (share of the judge documents, sets of each size that survive) of each round.
+# Of each round: (share of the judge documents, number of sets of each size that survive).
 ROUNDS = ((0.25, 8), (0.5, 4), (1.0, 1))
-N_FINALISTS = ROUNDS[-2][1]  # sets of each size between which the last round decides
-N_EXCHANGED = 2  # sets of a size around which exchanges are tried
-N_CUTS = 200  # of the last judge documents in two, which correct the winner's loss
+N_FINALISTS = ROUNDS[-2][1]  # sets of each size that enter the last round
+N_EXCHANGED = 2  # sets of each size around which exchanges are tried
+N_CUTS = 200  # splits of the last judge documents, to correct the winner's loss
 EXCHANGE = "exchange"
 NONE = "none"
 
@@ -38,7 +38,7 @@ class Entrant:
 
 @dataclass(frozen=True)
 class JudgeDocuments:
-    """The samples that judge, by calibration, in the drawn order in which they judge."""
+    """The judge samples by calibration, in the random order in which they judge."""
 
     samples: Sequence[np.ndarray]
     """Indices of the samples of each calibration."""
@@ -46,7 +46,7 @@ class JudgeDocuments:
     """What the mean loss of each calibration counts."""
 
     def select_between(self, start: float, end: float) -> list[np.ndarray]:
-        """The samples between two shares of each calibration, at least one of each."""
+        """The samples between two shares of each calibration, at least one per calibration."""
         selected_samples: list[np.ndarray] = []
         for indices in self.samples:
             n_samples = len(indices)
@@ -66,7 +66,7 @@ class JudgeDocuments:
 
 
 class MemberResult(TypedDict):
-    """The loss of a member's set with its best repair, on all documents that it was measured on."""
+    """The loss of a member's set with its best repair, on all documents that measured it."""
 
     units: list[str]
     repair: str
@@ -77,7 +77,7 @@ class MemberResult(TypedDict):
 
 
 class WrittenResult(TypedDict):
-    """How many answers one of the last sets writes right."""
+    """How many answers one of the last sets writes correctly."""
 
     units: list[str]
     repair: str
@@ -86,7 +86,7 @@ class WrittenResult(TypedDict):
 
 
 class TournamentChoice(TypedDict):
-    """The set of one size that won, as a plan records it."""
+    """The winning set of one size, as a plan records it."""
 
     units: list[str]
     member: str
@@ -116,7 +116,7 @@ class Tournament:
     """Sets of units compete on judge documents: on few documents first, the best sets on more.
 
     Each set is measured bare and with every repair; its loss is the least of these. Sizes compete
-    apart and are measured together, since their sets share passes.
+    separately but are measured together, since their sets share passes.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Tournament:
         """Play all rounds.
 
         proposals: The sets of the members, by size.
-        exchange: Gives the sets to try around one, which enter in the first round.
+        exchange: Gives the sets to try around a given set. They enter in the first round.
         """
         self._proposals = dict(proposals)
         self._entrants = {plan_size: [] for plan_size in proposals}
@@ -170,7 +170,7 @@ class Tournament:
                         **round_columns,
                     }
                     self._record(entrant, documents, layer_tokens, columns)
-                # All finalists correct the loss of the winner, so they stay.
+                # All finalists are needed to correct the winner's loss, so they stay.
                 if n_survivors > 1:
                     self._entrants[plan_size] = survivors
             n_samples_before = n_samples
@@ -182,7 +182,7 @@ class Tournament:
         layer_tokens: Mapping[Candidate, float],
         columns: Mapping[str, Any],
     ) -> None:
-        """Add the rows of an entrant in one round: one bare, and one with each repair."""
+        """Add an entrant's rows of one round: one bare, and one for each repair."""
         for repair, candidate in entrant.candidates.items():
             self.rows.append(
                 {
@@ -201,8 +201,8 @@ class Tournament:
         """The set and repair of each size with the least loss on all judge documents.
 
         seed: Draws the cuts that correct this loss.
-        judge_answers: If it is there, the set and repair with the most right answers win, and the
-            loss decides between equals.
+        judge_answers: If given, the set and repair with the most right answers win, and the loss
+            breaks ties.
         """
         if judge_answers:
             finalists = [
@@ -228,7 +228,7 @@ class Tournament:
         return choices
 
     def _admit(self, sets: Mapping[int, Sequence[tuple[str, frozenset[str]]]]) -> None:
-        """Enter sets with their members, by size.
+        """Enter sets, with the members that propose them, by size.
 
         A set that is already in keeps the member that proposed it first.
         """
@@ -278,7 +278,7 @@ class Tournament:
     def _rank_entrants(
         self, entrants: Sequence[Entrant], documents: Sequence[np.ndarray]
     ) -> list[Entrant]:
-        """Entrants by their least loss with any repair, the best first."""
+        """Entrants by their least loss over all repairs, the best first."""
 
         def least_loss(entrant: Entrant) -> tuple[float, list[str]]:
             repair = self._find_best_repair(entrant, documents)
@@ -293,7 +293,7 @@ class Tournament:
         winner, repair = self._find_winner(finalists, documents)
         compared = [candidate for entrant in finalists for candidate in entrant.candidates.values()]
         if self._right_shares:
-            # Not chosen by its loss, which flatters it as little as that of any other.
+            # The loss did not choose the winner, so it is not flattering and needs no correction.
             compared = [winner.candidates[repair]]
         finalist_losses = [self.trials.get_losses(candidate) for candidate in compared]
         choice: TournamentChoice = {
@@ -318,7 +318,7 @@ class Tournament:
     def _find_winner(
         self, finalists: Sequence[Entrant], documents: Sequence[np.ndarray]
     ) -> tuple[Entrant, str]:
-        """The set and repair with the most right answers, if these are known, and the least loss."""
+        """The set and repair with the most right answers, if known, else with the least loss."""
 
         def rank(form: tuple[Entrant, str]) -> tuple[float, float, list[str]]:
             entrant, repair = form
@@ -346,7 +346,7 @@ class Tournament:
         winner: Entrant,
         repair: str,
     ) -> MemberResult:
-        """Compare a member's set with the winner, on the documents that the set has seen."""
+        """Compare a member's set with the winner, on the documents that measured this set."""
         documents = self._documents_seen[plan_size, member_units]
         entrant = Entrant(member, member_units, self.form_candidates([member_units])[member_units])
         own_repair = self._find_best_repair(entrant, documents)
@@ -361,20 +361,20 @@ class Tournament:
 
 
 def count_samples(documents: Sequence[np.ndarray]) -> int:
-    """How many samples of all calibrations there are."""
+    """The number of samples, over all calibrations."""
     return sum(len(indices) for indices in documents)
 
 
 def correct_loss(
     candidate_losses: Sequence[np.ndarray], judge_documents: JudgeDocuments, seed: int
 ) -> float:
-    """The loss of the best of several candidates, not flattered by its being the best.
+    """The loss of the best of several candidates, corrected for being picked as the best.
 
-    candidate_losses: Of each candidate, (samples,).
+    candidate_losses: The losses (samples,) of each candidate.
 
-    The last half of the judge documents, on which no set was dropped, is cut in two: the candidate
-    with the least loss on one part is measured on the other. The mean over many cuts is that of a
-    choice by these few documents.
+    No set was dropped on the last half of the judge documents. This half is split in two: the
+    candidate with the least loss on one part is measured on the other. The mean over many splits
+    estimates the loss of a choice by these few documents.
     """
     generator = np.random.default_rng(seed)
     all_losses = np.array(candidate_losses)
@@ -404,8 +404,8 @@ def exchange_units(
 ) -> list[frozenset[str]]:
     """At most `n_sets` sets with one unit exchanged, lowest new and highest old scores first.
 
-    If the new unit counts less than the old one, the lowest others are removed as well; if more,
-    the highest ones may stay. Layers that run again or elsewhere do so in all of the sets.
+    If the new unit counts less than the old one, the lowest other units are removed as well. If it
+    counts more, the highest ones may stay. Layers that run again or elsewhere do so in all sets.
     """
     removals = frozenset(removals_among(units))
     moves = Candidate(units - removals)

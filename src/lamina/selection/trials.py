@@ -1,8 +1,8 @@
 """The trials of a search for whole sets of units: each set is measured once, counted and logged.
 
-A strategy such as `rearrange` asks `Search.select_best` which of some sets lose least, and knows
-nothing of models. `Trials` keeps every loss, so that a set that is compared again costs nothing,
-and a job that was killed goes on where it was.
+A strategy such as `rearrange` asks `Search.select_best` which of some sets have the least loss, and
+knows nothing of models. `Trials` keeps every loss, so comparing a set again costs nothing, and a
+killed job resumes where it was.
 """
 
 import json
@@ -24,10 +24,10 @@ from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import count_sets
 
-# Equal means must compare equal however their sums were rounded.
+# Equal means must compare equal, however their sums were rounded.
 DIGITS = 12
 
-# Of table `searches`: the strategy of the base model's rows, and the stages of a search's end.
+# In table `searches`: the strategy of the base model's rows, and the last stages of a search.
 BASE = "none"
 WINNER = "winner"
 HELD_BACK = "held back"
@@ -43,7 +43,7 @@ class LossSource(Protocol):
 
 
 class LoggedMeasurement(TypedDict):
-    """One line of a log: the losses of some candidates on some samples."""
+    """One line of the log: the losses of some candidates on some samples."""
 
     units: list[list[str]]
     """The units that each candidate lacks."""
@@ -57,19 +57,19 @@ class LoggedMeasurement(TypedDict):
 class TrialLog:
     """The measurements of a search, one JSON line each, in the order in which they were made.
 
-    All random choices of a search have a seed. So a job that was killed and runs again measures the
-    same candidates in the same order, finds the losses here, and ends with the same numbers.
+    All random choices of a search are seeded. So a killed job that runs again measures the same
+    candidates in the same order, finds the losses here, and ends with the same numbers.
     """
 
     def __init__(self, file: Path, origin: str) -> None:
-        """Go on from the log in a file. A log of another `origin` is emptied."""
+        """Continue the log in a file. A log of another `origin` is emptied."""
         self.file = file
         self._unread = deque(_read_measurements(file, origin))
 
     def read_next(self, units: list[list[str]], samples: list[int]) -> LoggedMeasurement | None:
-        """The next measurement of the killed job; None if it had made no more.
+        """The next measurement of the killed job; None after its last one.
 
-        Raises LaminaError if that one is of other candidates or samples.
+        Raises LaminaError if it is of other candidates or samples.
         """
         if not self._unread:
             return None
@@ -85,11 +85,11 @@ class TrialLog:
 
 
 def _read_measurements(file: Path, origin: str) -> list[LoggedMeasurement]:
-    """The measurements in a log of this origin, up to a damaged line; the rest is cut off."""
+    """The measurements in a log of this origin. A damaged line and all after it are cut off."""
     log_header = json.dumps({"origin": origin})
     log_lines: list[str] = []
     if file.exists():
-        # After the last line break is nothing, or the line that was being written at the kill.
+        # After the last line break there is nothing, or a line that the kill interrupted.
         log_lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if log_lines[:1] != [log_header]:
         log_lines = [log_header]
@@ -117,13 +117,13 @@ class Trials:
         prepare: Callable[[], None] = lambda: None,
         prices: UnitPrices | None = None,
     ) -> None:
-        """Begin, or go on from a log.
+        """Start, or continue from a log.
 
         loss_source: Measures what is not known yet.
         n_samples: Samples have the indices 0 … n_samples - 1.
         log: The file to which every measurement is appended.
         origin: Identifies the search that a log belongs to.
-        count_layer_tokens: Gives the layer-tokens that the loss source has spent so far.
+        count_layer_tokens: Returns the layer-tokens that the loss source has spent so far.
         prepare: Called before a measurement.
         prices: What units count in a size, by default one each.
         """
@@ -144,10 +144,10 @@ class Trials:
     def measure_losses(
         self, candidates: Sequence[Candidate], sample_indices: np.ndarray
     ) -> tuple[np.ndarray, list[float]]:
-        """Losses on these samples, (candidates, samples), and what each candidate cost just now.
+        """Losses on these samples, (candidates, samples), and the cost of each candidate.
 
-        The cost is in layer-tokens. Candidates that are still unmeasured on the same samples share a pass and its
-        cost. A loss that is not a number counts as infinite.
+        The cost is in layer-tokens. Candidates that are still unmeasured on the same samples share
+        a pass and its cost. A loss that is not a number counts as infinite.
         """
         candidates_by_missing: dict[tuple[int, ...], list[Candidate]] = {}
         for candidate in dict.fromkeys(candidates):
@@ -170,7 +170,7 @@ class Trials:
     def _measure(
         self, candidates: Sequence[Candidate], sample_indices: list[int]
     ) -> tuple[np.ndarray, int]:
-        """Losses (candidates, samples) and the layer-tokens that they cost, measured unless the log has them."""
+        """Losses (candidates, samples) and their cost in layer-tokens, from the log if possible."""
         units = [sorted(candidate.edits) for candidate in candidates]
         logged_measurement = self._log.read_next(units, sample_indices) if self._log else None
         if logged_measurement:
@@ -220,7 +220,7 @@ class SearchRow(TypedDict):
 
 
 class Search:
-    """The comparisons that one strategy asks of the trials."""
+    """The comparisons that one strategy requests from the trials."""
 
     def __init__(self, strategy: str, trials: Trials, sample_indices: np.ndarray) -> None:
         self.strategy = strategy
@@ -238,9 +238,10 @@ class Search:
         stage: str = "1",
         sample_indices: np.ndarray | None = None,
     ) -> list[Candidate]:
-        """The candidates with the least mean loss, best first; ties go to the set that removes deeper units.
+        """The candidates with the least mean loss, best first.
 
-        They are compared on these samples, by default on all samples of the search.
+        Ties go to the set that removes deeper units. The candidates are compared on these samples,
+        by default on all samples of the search.
         """
         compared_samples = self.sample_indices if sample_indices is None else sample_indices
         n_new = [
@@ -284,7 +285,7 @@ class Search:
 
 
 def _mean_with_stderr(values: np.ndarray) -> tuple[float | None, float | None]:
-    """The mean of values by sample and its standard error; None where a value is not finite."""
+    """The mean of values by sample and its standard error; None if a value is not finite."""
     if not np.isfinite(values).all():
         return None, None
     if len(values) < 2:
@@ -314,9 +315,9 @@ def run_search(
     seen_indices: np.ndarray,
     heldback_indices: np.ndarray,
 ) -> SearchResult:
-    """Search the best set of each size; measure it and the base model on the samples held back.
+    """Search the best set of each size; measure it and the base model on the held-back samples.
 
-    seen_indices, heldback_indices: Indices of the samples of the search, and of the samples on
+    seen_indices, heldback_indices: Indices of the samples that the search uses, and of those on
         which the final sets are measured once.
     """
     search = Search(options.strategy, trials, seen_indices)
@@ -344,7 +345,7 @@ def run_search(
 def split_samples(
     sequences: Sequence[Sequence[int]], share: float, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the samples that a search sees, and of those held back, a share of the documents.
+    """Indices of the samples that a search sees, and of a held-back share of the documents.
 
     Raises LaminaError if there are fewer than two documents.
     """
@@ -357,7 +358,7 @@ def split_samples(
 def exclude_documents(
     sequences: Sequence[Sequence[int]], held_back_sequences: Sequence[Sequence[int]]
 ) -> list[Sequence[int]]:
-    """The sequences whose documents are not among those of the samples held back, at any length."""
+    """The sequences whose documents, at any length, are not among the held-back ones."""
     document_of_sequence, held_back_documents = index_documents([sequences, held_back_sequences])
     excluded_documents = set(held_back_documents)
     return [

@@ -1,1 +1,1 @@
-"""Files in and out: Parquet, JSON and safetensors, whole or not at all."""
+"""Read and write Parquet, JSON and safetensors files, completely or not at all."""

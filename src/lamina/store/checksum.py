@@ -1,7 +1,7 @@
-"""The checksum and the origin that are inside each file of lamina.
+"""The checksum and the origin that every file of lamina contains.
 
-JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the position of
-its digits. Parquet has checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which
+JSON and safetensors files hold `lamina.sha256`: the hash of the whole file with zeros in place of
+the digits. Parquet has checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which
 job wrote the file; `lamina explain FILE` prints it.
 """
 
@@ -16,17 +16,17 @@ from lamina.errors import LaminaError
 KEY = "lamina.sha256"
 JOB = "lamina.job"
 PARQUET = b"PAR1"
-# The folder of an adapter: its training curve says which job wrote both.
+# In the folder of an adapter, the training curve says which job wrote both.
 ADAPTER = "adapter_model.safetensors"
 TRAINING_CURVE = "training.parquet"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
-_HEAD_SIZE = 1 << 12  # bytes at the beginning of a file, where the digits are
+_HEAD_SIZE = 1 << 12  # bytes at the beginning of a file that contain the digits
 _CHUNK_SIZE = 1 << 22  # bytes that are hashed at a time
 
 
 class _Seal(NamedTuple):
-    """The checksum of a file: where its digits begin, which they are, and which they should be."""
+    """The checksum in a file: where its digits begin, the written ones and the right ones."""
 
     offset: int
     written_digest: str
@@ -34,7 +34,7 @@ class _Seal(NamedTuple):
 
 
 def blank_seal(job_description: str = "") -> dict[str, str]:
-    """The names and values that a JSON or safetensors file must begin with, for `write_checksum`.
+    """The entries that a JSON or safetensors file must begin with, for `write_checksum`.
 
     job_description: Which job writes the file; empty outside a job.
     """
@@ -42,7 +42,7 @@ def blank_seal(job_description: str = "") -> dict[str, str]:
 
 
 def write_checksum(path: str | Path) -> None:
-    """Write the checksum of a file into its blank; a ValueError if it has none."""
+    """Write the checksum of a file into its blank. Raises ValueError if it has none."""
     with Path(path).open("r+b") as file:
         seal = _read_seal(file)
         if seal is None:
@@ -54,8 +54,8 @@ def write_checksum(path: str | Path) -> None:
 def check_file(path: str | Path) -> None:
     """Refuse a JSON or safetensors file that was changed after it was written.
 
-    A Parquet file, and a file without a checksum, pass. Raises LaminaError with the name of the
-    file and the remedy.
+    Parquet files and files without a checksum pass. Raises LaminaError with the name of the file
+    and the remedy.
     """
     with Path(path).open("rb") as file:
         if file.read(len(PARQUET)) == PARQUET:
@@ -66,7 +66,7 @@ def check_file(path: str | Path) -> None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Keys and values of a JSON file that lamina wrote; a LaminaError if it is damaged."""
+    """Keys and values of a JSON file that lamina wrote. Raises LaminaError if it is damaged."""
     check_file(path)
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def damaged_file(path: str | Path, reason: str) -> LaminaError:
 
 
 def _read_seal(file: BinaryIO) -> _Seal | None:
-    """The checksum of an open file; None if it has none."""
+    """The checksum in an open file; None if there is none."""
     file.seek(0)
     match = _MARK.search(file.read(_HEAD_SIZE))
     if match is None:
@@ -104,7 +104,7 @@ def read_origin(path: Path) -> dict[str, Any]:
 
     path: A file that lamina wrote, or the folder of an adapter.
 
-    Raises LaminaError if the file does not say it.
+    Raises LaminaError if the file does not record it.
     """
     if (path / TRAINING_CURVE).is_file():
         path = path / TRAINING_CURVE

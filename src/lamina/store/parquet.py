@@ -1,8 +1,8 @@
-"""Files in and out: Parquet, JSON and safetensors, written whole or not at all.
+"""Read and write files completely or not at all: Parquet, JSON, safetensors, text.
 
-No other module writes the Parquet files of lamina. What one row of a table is, and its
-columns, are the contract between the stages that measure and all readers (SQL views, figures, the
-report); `lamina.tables` holds them.
+No other module writes lamina's Parquet files. What a row of a table is, and its columns, are the
+contract between the measuring stages and all readers (SQL views, figures, the report);
+`lamina.tables` defines it.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from lamina.version import VERSION
 SCHEMA_VERSION = "2"
 
 _LIST_TYPES = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.float32())}
-_LONGEST_REASON = 200  # characters of an error of a library in a message of lamina
+_LONGEST_REASON = 200  # characters of a library's error that a message of lamina quotes
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -58,8 +58,8 @@ def write_table(
 ) -> None:
     """Write one Parquet file, as `replace_file` does.
 
-    `provenance` (code digest, params hash, seed, the job …) goes into the file's metadata, which
-    changes only if content may.
+    `provenance` (code digest, params hash, seed, the job …) goes into the file's metadata. It
+    changes only if the content may.
     """
     facts = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
     file_metadata = {f"lamina.{name}": str(value) for name, value in facts.items()}
@@ -70,13 +70,13 @@ def write_table(
 
 
 def _footer_digest(columns: pa.Schema, file_metadata: Mapping[str, str]) -> str:
-    """A hash of the column names and the metadata of a table, for which Parquet has no checksum."""
+    """A hash of a table's column names and metadata, for which Parquet has no checksum."""
     footer = json.dumps([sorted(file_metadata.items()), columns.names])
     return hashlib.sha256(footer.encode()).hexdigest()
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:
-    """The metadata that `write_table` put into a file; the names have no prefix `lamina.`.
+    """The metadata that `write_table` put into a file, without the prefix `lamina.` in the names.
 
     Raises LaminaError if the file is damaged.
     """
@@ -89,7 +89,7 @@ def _decoded(file_metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
 
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
-    """The provenance that a file was written with."""
+    """The provenance that was written into a file."""
     file_metadata = read_metadata(path)
     return {
         name: file_metadata[name] for name in ("code", "params", "seed") if name in file_metadata
@@ -97,7 +97,7 @@ def kept_provenance(path: str | Path) -> dict[str, str]:
 
 
 def read_table(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one Parquet file written by `write_table`; its file metadata is under the schema's metadata.
+    """Read one Parquet file that `write_table` wrote. The schema's metadata holds the file's.
 
     Raises LaminaError if the file is damaged.
     """
@@ -161,7 +161,7 @@ def write_tensors(
     """
     from safetensors.torch import save_file
 
-    # Of several keys, safetensors would write one or the other first. The blank comes before
+    # With several keys, safetensors would write them in varying order. The blank comes before
     # metadata of any size, because it is looked for at the beginning of the file.
     names = checksum.blank_seal(job_description) | dict(sorted(metadata.items()))
     header = {"lamina": json.dumps(names)}
@@ -177,7 +177,7 @@ def tensors_metadata(handle: Any) -> dict[str, str]:
 
 
 def gather_tables(table: str, paths: Sequence[str | Path]) -> pa.Table:
-    """Concatenate files of one table, in the order given; no files give a table with zero rows.
+    """Concatenate files of one table in the given order; without files, the table has no rows.
 
     Columns that a file lacks become null, so that a new column of a table does not make old
     measurements useless.
@@ -192,7 +192,7 @@ def gather_tables(table: str, paths: Sequence[str | Path]) -> pa.Table:
 
 
 def _conform(table: str, path: str | Path, table_schema: pa.Schema) -> pa.Table:
-    """What a file of `table` holds, with the columns of `table_schema` in their order."""
+    """The content of a file of `table`, with the columns of `table_schema` in their order."""
     part = read_table(path)
     unknown_columns = [field.name for field in part.schema if field not in table_schema]
     if unknown_columns:
@@ -218,9 +218,9 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextmanager
 def replace_file(path: str | Path) -> Iterator[Path]:
-    """A temporary path to write to, a file or a folder.
+    """A temporary path for a file or a folder to write.
 
-    It replaces `path` if all goes well, so that `path` never holds an incomplete file.
+    It replaces `path` if there is no error, so `path` never holds an incomplete file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +228,7 @@ def replace_file(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         if temporary.is_file():
-            temporary.chmod(0o666 & ~_umask())  # whatever wrote it
+            temporary.chmod(0o666 & ~_umask())  # regardless of what wrote it
         os.replace(temporary, path)
     finally:
         if temporary.is_dir():
@@ -237,7 +237,7 @@ def replace_file(path: str | Path) -> Iterator[Path]:
 
 
 def _umask() -> int:
-    """The permissions that this process takes from new files; they can only be read by a change."""
+    """The permissions that this process denies new files. It can only be read by changing it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask

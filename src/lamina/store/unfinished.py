@@ -1,4 +1,4 @@
-"""The progress of a job on disk. A killed job goes on from there as if nothing had happened."""
+"""The progress of a job on disk, from which a killed job resumes with the same results."""
 
 import hashlib
 import json
@@ -13,15 +13,15 @@ from safetensors import safe_open
 from lamina.errors import LaminaError
 from lamina.store import parquet
 
-SECONDS = 30.0  # between two savings of work that could be saved at any time
+SECONDS = 30.0  # between two saves of work that could be saved at any time
 _FACTS = "facts.json"
 
 
 class Progress:
     """One safetensors file with tensors, and with facts as JSON in one more tensor.
 
-    `key` is a digest of all settings. A file with another key counts as missing: a job with other
-    settings begins anew.
+    `key` is a digest of all settings. A file with another key counts as missing, so that a job with
+    other settings starts again.
     """
 
     def __init__(self, file: str | Path, key: str) -> None:
@@ -30,7 +30,7 @@ class Progress:
         self._saved_at = time.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the last `save` was so long ago that another one is worth its time."""
+        """Whether the last `save` is long enough ago that another one is worth its time."""
         return time.monotonic() - self._saved_at >= SECONDS
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
@@ -49,22 +49,22 @@ class Progress:
                 facts = json.loads(tensors.pop(_FACTS).numpy().tobytes())
                 return tensors, facts
         except LaminaError:
-            return None  # a damaged file only costs the time to repeat its work
+            return None  # a damaged file costs only the time to repeat its work
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace the saved state at once: a kill leaves either the old or the new state."""
+        """Replace the saved state atomically: a kill leaves either the old or the new state."""
         saved_tensors = {
             name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
         }
-        # The metadata must stay short, because the checksum is looked for at the beginning of the
-        # file. So the facts are a tensor.
+        # The metadata must stay short, because the checksum is looked for at the beginning of
+        # the file. So the facts are a tensor.
         encoded_facts = bytearray(json.dumps(facts).encode())
         saved_tensors[_FACTS] = torch.frombuffer(encoded_facts, dtype=torch.uint8)
         parquet.write_tensors(self.file, saved_tensors, {"key": self.key})
         self._saved_at = time.monotonic()
 
     def remove(self) -> None:
-        """Delete the file, once the results are written."""
+        """Delete the file after the results are written."""
         half_written = self.file.parent.glob(f".{self.file.name}.*.tmp")
         for file in (self.file, *half_written):
             file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The messages of PyYAML in words that say what to write instead."""
+"""Rewrite PyYAML's error messages so that they say what to write instead."""
 
 import re
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ _MEANINGS = {
 def describe_yaml_error(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
     """`line 3, at `b: [`: what is wrong. What to write.`
 
-    lines: Of the file.
+    lines: The lines of the file.
     """
     problem = str(error.problem)
     line_index = error.problem_mark.line if error.problem_mark else 0

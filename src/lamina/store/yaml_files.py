@@ -1,4 +1,7 @@
-"""YAML files as trees of nodes: what PyYAML explains badly or ignores is refused with its line."""
+"""Read YAML files as trees of nodes. Faults that PyYAML ignores or explains badly are refused.
+
+The message names the line.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,14 +12,14 @@ import yaml
 from lamina.errors import LaminaError
 from lamina.store.yaml_errors import describe_yaml_error
 
-# Values in a file; an alias counts as the values that it stands for.
+# An alias counts as the values that it stands for.
 _MAX_VALUES = 100_000
 
 
 def read_text(path: str | Path) -> str:
     """The text of a file.
 
-    Raises LaminaError if it is no plain file, or not UTF-8; the message names the line.
+    Raises LaminaError if it is not a regular file, or not UTF-8; the message names the line.
     """
     if not Path(path).is_file():
         raise LaminaError(f"{path}: there is no such file.")
@@ -39,10 +42,10 @@ def read_task_file(
 ) -> dict[str, Any]:
     """The values of a YAML 1.1 file whose keys are those of lm-eval.
 
-    constructors: For tags that are not YAML's own, such as `!function`.
+    constructors: For tags that YAML does not define, such as `!function`.
 
-    Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong
-    there and what to write.
+    Raises LaminaError if it is not a mapping; the message names the file, the line, the fault and
+    what to write.
     """
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     for tag, constructor in constructors.items():
@@ -68,9 +71,9 @@ def construct_values(
 
 
 def compose_nodes(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
-    """The tree of nodes of a YAML text; None of an empty one.
+    """The tree of nodes of a YAML text; None for an empty one.
 
-    Raises LaminaError if it is no YAML, or its aliases make it larger than a person would write it.
+    Raises LaminaError if it is not YAML, or aliases make it larger than a person would write it.
     """
     try:
         root: yaml.Node | None = yaml.compose(text, loader)

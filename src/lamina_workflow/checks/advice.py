@@ -1,7 +1,7 @@
-"""What may run but will hardly tell anything: one line of each kind, before the first job.
+"""Advice on studies that can run but will show little: one line of each kind, before the first job.
 
-Nothing here is refused. The lines name keys of the configuration; `lamina prune` says the same in
-words of its own.
+Nothing is refused here. The lines name keys of the configuration; `lamina prune` gives the same
+advice in its own words.
 """
 
 import re
@@ -22,19 +22,19 @@ SWITCH = "LAMINA_ADVICE"
 """An environment variable: `no` where a command wants no advice."""
 MAX_NAMED = 3  # keys in a line
 FEWEST_QUESTIONS = 30  # with fewer, the error of an accuracy is 9 points or more
-_LARGEST_FILE = 1 << 20  # bytes of a data file that is read again for advice
+_LARGEST_FILE = 1 << 20  # bytes of a data file that is read once more for advice
 _INSTRUCT = re.compile(r"(?i)(^|[-_./])(instruct|chat|it)($|[-_./])")
 
 
 def is_wanted(environ: Mapping[str, str]) -> bool:
-    """Whether the command that runs Snakemake plans or runs a study, and has no advice of its own."""
+    """Whether Snakemake's caller wants advice: it runs or plans a study, and gives none itself."""
     return environ.get(SWITCH) != "no"
 
 
 def advise_on(config: Configuration, root: Path) -> list[str]:
     """Sentences about entries that are allowed but of little use, at most one of each kind.
 
-    Each names the keys, says why, and what to write instead.
+    Each names the keys, gives the reason, and says what to write instead.
 
     config: A configuration that `lamina_workflow.checks.load.load_configuration` has checked, with
         the files under `root`.
@@ -75,7 +75,7 @@ def _advise_on_questions(config: Configuration, root: Path) -> Iterator[str]:
 
 
 def _least(limit: int | None, n_questions: int | None) -> int | None:
-    """The smaller of two counts, of which each may be unknown."""
+    """The smaller of two counts, each of which may be unknown."""
     known_counts = [count for count in (limit, n_questions) if count is not None]
     return min(known_counts, default=None)
 
@@ -83,8 +83,8 @@ def _least(limit: int | None, n_questions: int | None) -> int | None:
 def _advise_on_counts(counts: Mapping[str, int | None], told_apart: str) -> Iterator[str]:
     """At most one sentence about the entries that have few questions.
 
-    counts: Of questions, by the key of the entry; None where there are many or nobody knows.
-    told_apart: What the questions are to tell apart.
+    counts: Number of questions by the key of the entry; None where there are many or it is unknown.
+    told_apart: What the questions must distinguish.
     """
     few = {
         key: count
@@ -103,14 +103,14 @@ def _advise_on_counts(counts: Mapping[str, int | None], told_apart: str) -> Iter
 
 
 def _count_questions(entry_key: str, file: str | None, root: Path) -> int | None:
-    """The number of questions in a small file; None for a large one or none."""
+    """The number of questions in a small file; None for a large file or no file."""
     if file is None or (root / file).stat().st_size > _LARGEST_FILE:
         return None
     return len(files.read_questions(root / file, entry_key))
 
 
 def _advise_on_single_documents(config: Configuration, root: Path) -> Iterator[str]:
-    """Texts of one document, which give no error bar."""
+    """Texts of one document, which allow no error bar."""
     single_calibrations = [
         f"calibrations.{name}.documents"
         for name, calibration in config.calibrations.items()
@@ -148,7 +148,7 @@ def _is_single(entry: Text | Hub | PerplexityEntry, name: str, root: Path) -> bo
 
 
 def _advise_on_missing_benchmarks(config: Configuration) -> Iterator[str]:
-    """Calibrations whose task no benchmark measures."""
+    """Calibrations whose task is measured by no benchmark."""
     lacking_studies: list[str] = []
     unmeasured: list[str] = []
     for study_name, study in config.studies.items():
@@ -179,7 +179,7 @@ def _measured_own_tasks(config: Configuration, study: Prune, calibration: str) -
 
 
 def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
-    """Instruct models that are asked questions without the chat template of their training."""
+    """Instruct models that are asked questions without the chat template they were trained with."""
     asked_models: set[str] = set()
     for study in config.studies.values():
         if _asks_questions(config, study):
@@ -201,7 +201,7 @@ def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
 
 
 def seems_conversational(source: str, root: Path) -> bool:
-    """Whether a model has the name of a model for conversations and, if it is here, a template."""
+    """Whether a model is named like a chat model and, if it is local, has a chat template."""
     if not _INSTRUCT.search(source):
         return False
     folder = root / source

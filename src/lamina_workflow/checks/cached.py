@@ -1,4 +1,4 @@
-"""Models of the hub where nothing may be downloaded: in the cache, or refused before any job."""
+"""Check that models of the hub are in the cache when offline; others are refused before any job."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from lamina_workflow.config.configuration import Configuration
 def check_cached(config: Configuration, root: Path) -> None:
     """Refuse models of the hub that are neither prepared nor in the cache of the hub's client.
 
-    Raises LaminaError, which names the model and says how to get it.
+    Raises LaminaError, whose message names the model and says how to get it.
     """
     for name, model in config.models.items():
         is_local = gguf.is_gguf(model.source) or (root / model.source).is_dir()

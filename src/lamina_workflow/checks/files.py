@@ -22,7 +22,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
 from lamina_workflow.study import requests
 
-# Bytes of a data file that is read together with the configuration; jobs read larger ones.
+# Bytes of a data file that is read together with the configuration. Larger ones are left to jobs.
 LARGEST = 64 << 20
 
 
@@ -35,7 +35,7 @@ def model_key(config: Configuration, model: str) -> str:
 def describe_model(key: str, model: Model, root: Path) -> Model:
     """Fill in the layers and the family of a model from its folder; a hub model stays unchanged.
 
-    Raises LaminaError if there is no such folder, it holds no model, or it contradicts the entry.
+    Raises LaminaError if there is no such folder, it holds no model, or the entry contradicts it.
     """
     entry_key = f"{key}.source"
     folder = root / model.source
@@ -86,9 +86,9 @@ def _check_stated(
 
 
 def _check_hub_id(entry_key: str, source: str, revision: str | None, content: str) -> None:
-    """Refuse a source that is no folder and no id of the hub with its revision.
+    """Refuse a source that is neither a folder nor an id of the hub with its revision.
 
-    content: What a folder would hold, for the message.
+    content: What a folder should hold, for the message.
     """
     is_id = source.count("/") == 1 and not source.startswith((".", "/", "~"))
     if is_id and revision:
@@ -107,8 +107,8 @@ def check_files(config: Configuration, root: Path) -> None:
 
     All other checks come before this one.
 
-    Raises LaminaError if a file does not fit; the message names the key, the file, and where in
-    the file the fault is.
+    Raises LaminaError if a file does not fit; the message names the key, the file, and the position
+    of the fault in the file.
     """
     data_files = DataFiles(root)
     _check_tasks(config, root)
@@ -244,16 +244,16 @@ def _check_benchmarks(config: Configuration, data_files: "DataFiles") -> None:
 
 
 class DataFiles:
-    """Texts and questions under a folder. A file of several entries is read once for each form."""
+    """Texts and questions under a folder. A file that several entries use is read once per form."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        # By the file, and whether a blank document counts.
+        # By the file, and by whether blank documents count.
         self._n_documents: dict[tuple[Path, bool], int] = {}
         self._n_questions: dict[Path, int] = {}
 
     def check_text(self, entry_key: str, entry: Text | TextEntry) -> None:
-        """Refuse a text that is not there, cannot be read, or has fewer documents than wanted."""
+        """Refuse a text that is missing, cannot be read, or has fewer documents than wanted."""
         path = corpus_file(entry.text, entry.split, self.root)
         if entry.text == CORPUS:
             corpus_splits = _corpus_splits(path.parent)
@@ -277,7 +277,7 @@ class DataFiles:
         check_range(entry.documents, self._n_documents[path, keeps_blank], path, entry_key)
 
     def count_questions(self, entry_key: str, file: str) -> int | None:
-        """The number of questions in a file; None where it is too large to read here."""
+        """The number of questions in a file; None if it is too large to read here."""
         path = self.root / file
         form = "a .jsonl file with query, choices and gold in each line"
         _check_file(f"{entry_key}.choices", file, self.root, form)
@@ -289,7 +289,7 @@ class DataFiles:
 
 
 def _corpus_splits(folder: Path) -> list[str]:
-    """The splits of the embedded corpus, by the names of its files."""
+    """The splits of the embedded corpus, from the names of its files."""
     corpus_files = folder.glob("corpus_*.jsonl")
     return sorted(file.stem.removeprefix("corpus_") for file in corpus_files)
 
@@ -317,9 +317,9 @@ def _check_file(entry_key: str, file: str, root: Path, file_form: str) -> None:
 def _check_contexts(config: Configuration, context_by_model: Mapping[str, int | None]) -> None:
     """Refuse texts and prompts that are longer than the context of a model in a study.
 
-    Longer questions are no error: they are cut from the left, as lm-eval does.
+    Longer questions are allowed: they are cut from the left, as in lm-eval.
 
-    context_by_model: Contexts in tokens, None or missing where only the jobs can tell.
+    context_by_model: Contexts in tokens, None or missing where only the jobs can know them.
     """
     for study in config.studies.values():
         for model in study.models:
@@ -342,7 +342,7 @@ def _check_sample_lengths(
 
 
 def _check_benchmark_lengths(config: Configuration, model: str, context_limit: int | None) -> None:
-    # The base model is measured on every text, whichever the study names.
+    # The base model is measured on every text, whichever texts the study names.
     for name, text in config.benchmarks.perplexity.items():
         checkpoint.check_fits(
             f"benchmarks.perplexity.{name}.window", text.window, context_limit, model
@@ -354,7 +354,7 @@ def _check_benchmark_lengths(config: Configuration, model: str, context_limit: i
 
 
 def _extra_calibrations(config: Configuration, study: Study) -> set[str]:
-    """The calibrations that repairs, healings and selectors of a study name themselves."""
+    """The calibrations that the study's repairs, healings and selectors name themselves."""
     if not isinstance(study, Prune):
         return set()
     names: set[str] = set()

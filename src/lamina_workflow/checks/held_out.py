@@ -1,4 +1,4 @@
-"""Whether calibrations keep away from test data, as far as file names and ranges show it.
+"""Check that calibrations use no test data, as far as file names and ranges show it.
 
 The jobs of rule `check_overlap` compare the documents themselves.
 """
@@ -14,9 +14,9 @@ from lamina_workflow.config.configuration import Configuration
 
 
 def check_held_out(config: Configuration, root: Path) -> None:
-    """Refuse data that is for both calibration and benchmark.
+    """Refuse data that is used for both a calibration and a benchmark.
 
-    Raises LaminaError, which names both entries.
+    Raises LaminaError, whose message names both entries.
     """
     for name, calibration in config.calibrations.items():
         if isinstance(calibration, Choices):
@@ -49,13 +49,13 @@ def _check_texts(config: Configuration, name: str, calibration: Text | Hub, root
 
 
 def _shared_source(root: Path, text: PerplexityEntry, calibration: Text | Hub) -> str | None:
-    """The file or data set whose documents a perplexity and a calibration both number."""
+    """The file or data set whose documents are numbered by both a perplexity and a calibration."""
     if isinstance(calibration, Text) and isinstance(text, TextEntry):
         is_other_split = calibration.text == CORPUS and calibration.split != text.split
         if not is_other_split and _is_same_file(root, text.text, calibration.text):
             return calibration.text
     if isinstance(calibration, Hub) and isinstance(text, HubEntry):
-        # Where fewer documents are counted, the same numbers mean others.
+        # If one of them counts fewer documents, the same number means another document.
         counts_alike = calibration.min_tokens is None and (calibration.joined is None) == (
             text.joined is None
         )

@@ -21,11 +21,12 @@ from lamina_workflow.config.studies import Prune
 
 
 def load_configuration(raw: Mapping[str, Any], root: Path) -> Configuration:
-    """The configuration with defaults filled in; relative files and folders are found from `root`.
+    """The configuration with defaults filled in. Relative paths are resolved against `root`.
 
-    Filled in are: the top-level seed in entries without one, replicates next to what they repeat,
-    the models of a series of checkpoints in its place, healings of single passes, layers and family
-    of a local model, and the stride of a perplexity. Loading `plain()` of the result gives the same.
+    Filled in are: the top-level seed in entries without one, replicates next to the entries that
+    they repeat, the models of a series of checkpoints in place of the series, healings of single
+    passes, layers and family of a local model, and the stride of a perplexity. Loading `plain()` of
+    the result gives the same result.
 
     Raises LaminaError if something cannot run; the message names the key, its value and the remedy.
     """
@@ -45,7 +46,7 @@ def load_configuration(raw: Mapping[str, Any], root: Path) -> Configuration:
 
 
 def _fill_in(config: Configuration, root: Path) -> None:
-    """Add what follows from other entries and from the folders of models."""
+    """Add what follows from other entries and from the models' folders."""
     expand_checkpoints(config)
     expand_healings(config)
     _add_siblings_to_models(config)
@@ -79,7 +80,7 @@ def _check(config: Configuration, root: Path) -> None:
 def _add_siblings_to_models(config: Configuration) -> None:
     """Add the siblings to the models, so that they are prepared too.
 
-    A study uses one as a model only if it lists it.
+    A study uses a sibling as a model only if it lists it.
     """
     for name, donor in config.donors.items():
         model = Model(**donor.model_dump())

@@ -1,4 +1,4 @@
-"""Whether every name that an entry or a study uses is defined, and means one thing only."""
+"""Check that every name used in an entry or a study is defined and has only one meaning."""
 
 from collections.abc import Collection, Iterable
 
@@ -11,7 +11,7 @@ from lamina_workflow.config.studies import Gate, Prune, Study
 
 
 def check_defined(entry_key: str, name: str, section: str, known_names: Collection[str]) -> None:
-    """Refuse a name at a key of the configuration that is not among those of a section."""
+    """Refuse a name, used at `entry_key`, that is not among the known names of a section."""
     if name in known_names:
         return
     raise LaminaError(
@@ -21,9 +21,9 @@ def check_defined(entry_key: str, name: str, section: str, known_names: Collecti
 
 
 def check_entries(config: Configuration) -> None:
-    """Refuse names in entries that are not defined, mixtures of mixtures, and an ambiguous `own`.
+    """Refuse undefined names in entries, mixtures of mixtures, and an ambiguous `own`.
 
-    Raises LaminaError, which names the key.
+    Raises LaminaError, whose message names the key.
     """
     _check_donors(config)
     _check_mixtures(config)
@@ -64,7 +64,7 @@ def _check_selector_calibrations(config: Configuration) -> None:
 
 
 def _check_training_data(config: Configuration) -> None:
-    """Refuse unknown calibrations in the `names_by_key` of repairs and healings."""
+    """Refuse unknown calibrations in the `data` of repairs and healings."""
     names_by_key: dict[str, Iterable[str]] = {}
     for name, repair in config.repairs.items():
         names_by_key[f"repairs.{name}.data"] = list(repair.data)
@@ -87,7 +87,7 @@ def _check_training_data(config: Configuration) -> None:
 
 
 def check_benchmark_names(config: Configuration) -> None:
-    """Refuse a text for perplexity that has the name of a task."""
+    """Refuse a perplexity text with the same name as a task."""
     for name in config.benchmarks.perplexity:
         if name in config.benchmarks.tasks:
             raise LaminaError(
@@ -98,7 +98,7 @@ def check_benchmark_names(config: Configuration) -> None:
 
 
 def check_study(config: Configuration, entry_key: str, study: Study) -> None:
-    """Refuse names in the lists of a study that are not defined."""
+    """Refuse undefined names in the lists of a study."""
     _check_listed(entry_key, "models", study.models, "models", config.models)
     _check_listed(
         entry_key, "calibrations", study.calibrations, "calibrations", config.calibrations
@@ -119,7 +119,7 @@ def check_study(config: Configuration, entry_key: str, study: Study) -> None:
 def _check_gates(
     entry_key: str, gates: Iterable[Gate], tasks: Collection[str], texts: Collection[str]
 ) -> None:
-    """Refuse gates on tasks that are not defined, and a least value of a perplexity."""
+    """Refuse gates on undefined tasks, and a least value for a perplexity."""
     for index, gate in enumerate(gates):
         gate_key = f"{entry_key}[{index}]"
         check_defined(f"{gate_key}.task", gate.task, "benchmarks", [*tasks, *texts])
@@ -137,7 +137,7 @@ def _check_listed(
     section: str,
     known_names: Collection[str],
 ) -> None:
-    """Refuse undefined names in one list of a study; a word such as `all` stands for no name."""
+    """Refuse undefined names in one list of a study. A word such as `all` is not a name."""
     if isinstance(listed_names, str):
         return
     for name in listed_names:

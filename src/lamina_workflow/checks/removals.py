@@ -1,4 +1,4 @@
-"""How many units a study removes: whether that many can be, and what sizes such as 6 GB come to."""
+"""How many units a study removes: whether that is possible, and how many a size like 6 GB means."""
 
 from itertools import product
 from pathlib import Path
@@ -23,12 +23,12 @@ def check_removed(
     root: Path,
     sizes_by_model: dict[str, sizes.Sizes | None],
 ) -> None:
-    """Refuse numbers of units that cannot be removed, and note what sizes come to.
+    """Refuse numbers of units that cannot be removed, and record what sizes mean.
 
     The number of units for each size goes into `config.reached_sizes`.
 
     entry_key: The key of the study.
-    sizes_by_model: Those that are read go in, so that each model is read once for all studies.
+    sizes_by_model: A cache that is filled, so that each model is read once for all studies.
 
     Raises LaminaError, which names the key `removed` of the study, or `protect`, `layers` or
     `sets` of a selector.
@@ -60,9 +60,9 @@ def check_removed(
 
 
 def _check_unknown_depth(config: Configuration, entry_key: str, study: Prune, model: str) -> None:
-    """Refuse sizes and shares for a model whose layers are not counted before it is downloaded.
+    """Refuse sizes and shares for a model whose number of layers is known only after download.
 
-    Sizes that a selector has for no model are refused too.
+    Sizes that a selector can have for no model are refused too.
     """
     for entry in study.removed:
         if isinstance(entry, Size):
@@ -88,7 +88,7 @@ def _no_shapes(entry_key: str, model: str, size: Size) -> LaminaError:
 
 
 def _read_sizes(config: Configuration, model: str, root: Path) -> sizes.Sizes | None:
-    """The sizes of a model in a folder; None of one whose weights are elsewhere or quantised."""
+    """The sizes of a model in a folder; None if its weights are elsewhere or quantised."""
     entry = config.models[model]
     folder = root / entry.source
     if not folder.is_dir() or checkpoint.is_quantised(folder):
@@ -106,16 +106,17 @@ class RemovalChecks:
     """Checks of what the selectors of a study remove from one model."""
 
     def __init__(self, config: Configuration, entry_key: str, model: str, n_layers: int) -> None:
-        """`entry_key` is what a message begins with, such as the key `studies.NAME.removed`."""
+        """Messages begin with `entry_key`, such as the key `studies.NAME.removed`."""
         self.config = config
         self.entry_key = entry_key
         self.model = model
         self.n_layers = n_layers
 
     def reach_size(self, selector: str, size: Size, model_sizes: sizes.Sizes) -> ReachedSize:
-        """The smallest size of a selector with which every plan leaves at most a `Size`.
+        """The smallest size of a selector with which every plan leaves at most `size`.
 
-        These are the fewest units that go; of a selector that adds layers, the most that come.
+        A selector that removes layers removes as few as possible. One that adds layers adds as many
+        as possible.
 
         Raises LaminaError if the size is not below that of the base model, or out of reach.
         """
@@ -130,8 +131,8 @@ class RemovalChecks:
                 f"({size.share(whole_amount, whole_amount)}). Write a smaller size."
             )
 
-        # Whichever units a plan removes, it saves at least what the smallest ones do; whichever run
-        # again, they take at most what the largest ones do.
+        # A plan saves at least as much as removing the smallest units would. If layers run again,
+        # they take at most as much as the largest ones would.
         saved_amounts = sorted(saved_by_kind[selector_options.units])
         left_by_size: dict[int, float] = {}
         for n_removed in selector_options.allowed_sizes(self.n_layers):
@@ -159,7 +160,7 @@ class RemovalChecks:
         )
 
     def check_sign(self, selector: str, entry: int | str | Size) -> None:
-        """Refuse a size below the least one of a selector, and one above where all are below 1."""
+        """Refuse a size below a selector's least, or above its largest if that is below 1."""
         options = self.config.selectors[selector]
         n_removed = self.config.count_removed(self.model, selector, entry)
         allowed = options.allowed_sizes(self.n_layers)

@@ -1,4 +1,4 @@
-"""Whether the repairs, healings and benchmarks of a study fit its selectors and calibrations."""
+"""Check that a study's repairs, healings and benchmarks fit its selectors and calibrations."""
 
 from lamina.errors import LaminaError
 from lamina.options.calibrations import Choices
@@ -12,7 +12,7 @@ from lamina_workflow.config.studies import Prune
 def check_repairs_in_loop(config: Configuration) -> None:
     """Refuse repairs of selectors that cannot be in place while units are scored.
 
-    Raises LaminaError, which names the key of the selector.
+    Raises LaminaError, whose message names the key of the selector.
     """
     for selector_name, selector in config.selectors.items():
         key = "repairs" if selector.repairs else "repair"
@@ -58,7 +58,7 @@ def check_folded_repairs(config: Configuration, entry_key: str, study: Prune) ->
 
 
 def check_trained_patches(config: Configuration, entry_key: str, study: Prune) -> None:
-    """Refuse a healing that trains the patches of a repair where a repair leaves none."""
+    """Refuse a healing that trains a repair's patches if a repair of the study leaves none."""
     for healing in study.healings:
         if healing == "none" or not config.healings[healing].trains_patches:
             continue
@@ -75,7 +75,7 @@ def check_trained_patches(config: Configuration, entry_key: str, study: Prune) -
 
 
 def check_own_tasks(config: Configuration, entry_key: str, study: Prune) -> None:
-    """Refuse `tasks: own` where nothing would measure the variants of a calibration."""
+    """Refuse `tasks: own` if nothing would measure the variants of a calibration."""
     if study.tasks != "own" or study.gates:
         return
     measures_text = bool(study.perplexity)
@@ -83,7 +83,7 @@ def check_own_tasks(config: Configuration, entry_key: str, study: Prune) -> None
         measures_text = bool(config.benchmarks.perplexity)
 
     for name in study.calibrations:
-        # Text has no task of its own; where perplexity is measured, its variants are measured.
+        # A text has no task of its own. If perplexity is measured, its variants are measured.
         if config.is_text(name) and measures_text:
             continue
         if config.own_tasks(name):
@@ -92,7 +92,7 @@ def check_own_tasks(config: Configuration, entry_key: str, study: Prune) -> None
 
 
 def _describe_lacking_task(config: Configuration, calibration: str) -> str:
-    """Say which benchmark task is missing for a calibration, and what to write."""
+    """Say which benchmark task a calibration lacks, and what to write."""
     task_names: list[str] = []
     for name, entry in config.parts(calibration).items():
         task_names += [name] if isinstance(entry, Choices) else entry.drawn

@@ -1,4 +1,4 @@
-"""Whether what is decided by written answers has questions that a model can answer in writing."""
+"""If written answers decide, check that there are questions that a model can answer in writing."""
 
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -21,11 +21,11 @@ class _Asked(NamedTuple):
 
 
 def check_written_answers(config: Configuration, root: Path) -> None:
-    """Refuse calibrations on which a study counts written answers, and which have none.
+    """Refuse calibrations without written answers where a study counts these.
 
-    Jobs refuse tasks of which no file says how they are scored.
+    Tasks whose files do not say how they are scored are left to the jobs.
 
-    Raises LaminaError, which names the calibration.
+    Raises LaminaError, whose message names the calibration.
     """
     asked = [item for study in config.studies.values() for item in _list_asked(config, study)]
     for calibration, option in dict.fromkeys(asked):
@@ -41,7 +41,7 @@ def check_written_answers(config: Configuration, root: Path) -> None:
 
 
 def _list_asked(config: Configuration, study: Study) -> Iterator[_Asked]:
-    """The calibrations whose questions models answer in writing for a study."""
+    """The calibrations whose questions a study lets models answer in writing."""
     if isinstance(study, Maps):
         for metric, calibration in product(study.metrics, study.calibrations):
             if METRICS[metric].writes:

@@ -20,7 +20,7 @@ from lamina.models.load import load_model, load_tokenizer
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 
-FILE_WIDTH = 100  # characters of a line where there is no terminal
+FILE_WIDTH = 100  # characters per line if there is no terminal
 
 
 class Reply(NamedTuple):
@@ -71,7 +71,7 @@ class Pair:
 def write_reply(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, most_tokens: int
 ) -> Reply:
-    """The likeliest tokens after a prompt, at most so many.
+    """The likeliest tokens after a prompt, at most `most_tokens`.
 
     Raises LaminaError if the prompt fills the model's context.
     """
@@ -96,7 +96,7 @@ def write_reply(
 
 
 def _encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> BatchEncoding:
-    """The prompt in the chat template of the tokenizer, or as it is where there is none."""
+    """The prompt in the tokenizer's chat template, or unchanged if it has none."""
     if not tokenizer.chat_template:
         return tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)
     encoded = tokenizer.apply_chat_template(
@@ -110,7 +110,7 @@ def _encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> BatchEnco
 
 
 def chat(name: str, prompt: str | None, most_tokens: int, results: Path) -> None:
-    """Print replies to one prompt, or to those that a user types, each without those before it."""
+    """Print replies to one prompt, or to each one that a user types, without the previous ones."""
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
         console.width = FILE_WIDTH

@@ -16,7 +16,7 @@ RULES_OF_PLANS = ("prune_step", "pick_plan")
 
 
 def explain_file(path: Path) -> list[str]:
-    """Lines about a file that lamina wrote: of a plan first why, of all files from which job.
+    """Lines about a file that lamina wrote: for a plan first the reasons, then the job behind it.
 
     Raises LaminaError if the file does not say which job wrote it.
     """

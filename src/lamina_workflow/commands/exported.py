@@ -1,4 +1,4 @@
-"""What `lamina export` says when it is done."""
+"""What `lamina export` prints at the end."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ WEIGHTS = (".safetensors", ".gguf")
 
 
 def describe_export(folder: Path, variant: str, results: Path) -> list[str]:
-    """Where an export is and how large; of a GGUF model beside the file that it came from."""
+    """Where an export is and how large; for GGUF, also the size of the file that it came from."""
     weights = [path for path in folder.iterdir() if path.suffix in WEIGHTS]
     size = sum(path.stat().st_size for path in weights)
     lines = [f"exported  {folder} ({format_bytes(size)} of weights)"]

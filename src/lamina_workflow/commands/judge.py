@@ -1,7 +1,7 @@
 """`lamina judge`: new questions, measured once on a variant and on its base model.
 
-The questions that a study tests on choose between its variants, so the best one looks better on
-them than it is. Nothing has chosen by these.
+A study's test questions choose between its variants, so the best variant looks better on them than
+it is. The new questions have not been used to choose anything.
 """
 
 from collections.abc import Sequence
@@ -32,19 +32,19 @@ from lamina_workflow.config.text import read_configuration
 from lamina_workflow.report.judgements import Judgement, compare_scores, read_judgements
 
 TASK = "judged"
-MAX_NEAR_SHARE = 0.01  # of the questions may be near duplicates of others, as in check_overlap
-METRICS = ("acc_norm", "acc")  # the first one that a task has is its main one, as in the report
+MAX_NEAR_SHARE = 0.01  # of the questions that may be near duplicates, as in check_overlap
+METRICS = ("acc_norm", "acc")  # a task's main metric is the first that it has, as in the report
 
 
 def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement, bool]:
-    """Measure the questions of a file, or read what was measured of this file before.
+    """Measure the questions of a file, or read the earlier measurement of this file.
 
     Returns the judgement, and whether it was measured now.
 
-    name: Of a variant whose files are under `results`.
+    name: The name of a variant whose files are under `results`.
 
-    Raises LaminaError if there is no such variant, the file is no file of questions, or the study
-    has seen some of them.
+    Raises LaminaError if there is no such variant, the file holds no questions, or the study has
+    seen some of them.
     """
     named = find_by_name(name, results)
     variant = named.variant
@@ -58,7 +58,7 @@ def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement,
     files_by_variant = {
         measured: paths.variant_files(measured, results) for measured in (base_variant, variant)
     }
-    # Of the questions, and of what the variant is made of, which another run may replace.
+    # Covers the questions and the variant's files, which another run may replace.
     digest = digest_settings(named.manifest, questions, *files_by_variant[variant].listed())[:16]
     file = results / "judged" / str(variant) / f"{digest}.json"
     if file.exists():
@@ -98,9 +98,9 @@ def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement,
 def _check_unseen(
     questions: Path, task_documents: Sequence[tuple[str, list[str]]], model: str, results: Path
 ) -> None:
-    """Refuse questions by which the study has chosen.
+    """Refuse questions with which the study has made choices.
 
-    Raises LaminaError, with the number of them and where they are.
+    Raises LaminaError; its message gives their number and the file that has them.
     """
     asked = [(document_hash(*document), hash_word_runs(*document)) for document in task_documents]
     use_by_file: dict[Path, str] = {}
@@ -119,16 +119,16 @@ def _check_unseen(
 
 
 def _read_documents(file: Path) -> list[Document]:
-    """Each document of a calibration or test once."""
+    """The documents of a calibration or test, without duplicates."""
     runs_by_document: dict[str, Sequence[int]] = {}
     for row in parquet.read_table(file, ["document", "runs"]).to_pylist():
-        # Only the first row of a question has its runs.
+        # Only the first row of a question holds its word runs.
         runs_by_document.setdefault(row["document"], row["runs"])
     return list(runs_by_document.items())
 
 
 def read_keep(configuration: Path | None) -> float:
-    """The share of the base model's score that a configuration asks for."""
+    """The share of the base model's score that a configuration requires."""
     written = read_configuration(configuration) if configuration is not None else {}
     return Report.model_validate(written.get("report") or {}).keep
 
@@ -136,7 +136,7 @@ def read_keep(configuration: Path | None) -> float:
 def describe_judgement(judgement: Judgement, is_new: bool, keep: float) -> list[str]:
     """Both scores with their 95 % intervals, the paired difference, and whether enough is kept.
 
-    keep: The share of the base model's score that is asked for.
+    keep: The required share of the base model's score.
     """
     scores = compare_scores(judgement, keep)
     lines = [

@@ -1,4 +1,4 @@
-"""`lamina push`: an exported variant as a repository of the Hugging Face hub."""
+"""`lamina push`: upload an exported variant as a repository of the Hugging Face hub."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from lamina_workflow.cost.forecast import format_bytes
 
 
 class Upload:
-    """The upload of an export to a repository, which may exist."""
+    """The upload of an export to a repository, which may already exist."""
 
     def __init__(self, repository: str, is_private: bool) -> None:
         """Ask the hub about the repository.
 
         repository: `owner/name`
-        is_private: Whether it is private if it is made now.
+        is_private: Whether a new repository is private.
 
         Raises LaminaError if nobody is logged in, or the hub refuses.
         """
@@ -39,7 +39,7 @@ class Upload:
                 self.exists = False
 
     def describe(self, folder: Path) -> str:
-        """What would be uploaded where, and who could read it."""
+        """What would be uploaded to which repository, and who could read it."""
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = format_bytes(sum(path.stat().st_size for path in files))
         visibility = "private" if self.is_private else "public: everybody can read it"

@@ -1,6 +1,6 @@
 """The configuration as a whole.
 
-Sections that are short stand here too: `diagnoses`, `sweep`, `benchmark` and `report`.
+The short sections are defined here too: `diagnoses`, `sweep`, `benchmark` and `report`.
 """
 
 from typing import Annotated, Any, Literal
@@ -112,21 +112,21 @@ class Configuration(Entry):
         "The studies to run, by name. A study of relevance maps lists `metrics`; a pruning study "
         "lists `selectors` and `removed`."
     )
-    # By model, selector and size; `lamina_workflow.checks.removals` fills it.
+    # By model, selector and size. `lamina_workflow.checks.removals` fills it.
     _reached: dict[tuple[str, str, Size], ReachedSize] = PrivateAttr(default_factory=dict)
 
     @property
     def reached_sizes(self) -> dict[tuple[str, str, Size], ReachedSize]:
-        """What each size comes to, by model, selector and size.
+        """What each size means, by model, selector and size.
 
-        Units that count differently reach a size with different numbers.
+        Units of different cost reach a size with different numbers.
         """
         return self._reached
 
     def count_removed(self, model: str, selector: str, entry: int | str | Size) -> int:
         """The number of units that an entry of a study's `removed` means.
 
-        Raises LaminaError if it is a share of a number of layers that is not known.
+        Raises LaminaError if it is a share and the number of layers is not known.
         """
         if isinstance(entry, int):
             return entry
@@ -141,20 +141,20 @@ class Configuration(Entry):
         return share_of_layers(entry, n_layers)
 
     def parts(self, calibration: str) -> dict[str, Calibration]:
-        """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""
+        """The calibrations of a mixture by name; any other calibration returns itself."""
         entry = self.calibrations[calibration]
         names = entry.mixture if isinstance(entry, Mixture) else [calibration]
         return {name: self.calibrations[name] for name in names}
 
     def is_text(self, calibration: str) -> bool:
-        """Whether a calibration, or every part of a mixture, is running text."""
+        """Whether a calibration, or every part of a mixture, is plain text."""
         return all(isinstance(entry, Text | Hub) for entry in self.parts(calibration).values())
 
     def own_tasks(self, calibration: str) -> list[str]:
         """Benchmark tasks drawn from the same lm-eval tasks as a calibration.
 
-        Questions of one's own (`choices`) are in two files, for calibration and test; they belong
-        together by their name.
+        A user's own questions (`choices`) are in two files, for calibration and test. Equal names
+        show that they belong together.
         """
         entry = self.calibrations[calibration]
         tasks = self.benchmarks.tasks
@@ -171,5 +171,5 @@ class Configuration(Entry):
         )
 
     def plain(self) -> dict[str, Any]:
-        """Nested values that JSON can hold, with all defaults; loading them gives the same."""
+        """Nested values that JSON can hold, with all defaults. Loading them gives the same."""
         return self.model_dump(mode="json", serialize_as_any=True)

@@ -1,7 +1,7 @@
-"""Entries that stand for several.
+"""Expand entries that stand for several.
 
-`replicates: n` turns one entry into a group of n, which differ in what they draw and are averaged
-in the tables. `checkpoints` turns a model into one for each checkpoint of its training, also in the
+`replicates: n` turns one entry into a group of n entries. Their random draws differ, and tables
+average over them. `checkpoints` turns a model into one per checkpoint of its training, also in the
 lists of studies:
 
     models:
@@ -35,10 +35,10 @@ def add_replicates(config: Configuration) -> None:
     """Add the replicates of every entry to its section and to the studies that list it.
 
     The first replicate is the entry itself, so that more replicates only add jobs. The others,
-    `NAME.2`, `NAME.3` …, have the next seeds, or for texts the next documents. Seeds must have
-    been filled in.
+    `NAME.2`, `NAME.3` …, have the next seeds, or for texts the next documents. The seeds must be
+    filled in already.
 
-    Raises LaminaError if all replicates would be the same, or a name is taken.
+    Raises LaminaError if all replicates would be equal, or a name is taken.
     """
     calibrations: dict[str, Any] = config.calibrations
     selectors: dict[str, Any] = config.selectors
@@ -80,7 +80,7 @@ def _list_replicas(
 
 
 def _check_groups(section: str, entries: dict[str, Any]) -> None:
-    """Refuse a group that has the name of an entry outside of the group."""
+    """Refuse a group whose name is that of an entry outside the group."""
     for name, entry in entries.items():
         if entry.group in entries and entries[entry.group].group != entry.group:
             raise LaminaError(
@@ -93,7 +93,7 @@ def _check_groups(section: str, entries: dict[str, Any]) -> None:
 def _draw_replicate(
     entry_key: str, entry: Calibration | Selector, name: str, index: int
 ) -> Calibration | Selector:
-    """The replicate with an index, which counts from 0."""
+    """The replicate with an index, counted from 0."""
     entry_options = dict(entry)
     changed_options: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
 
@@ -123,10 +123,10 @@ def _draw_replicate(
 
 
 def expand_checkpoints(config: Configuration) -> None:
-    """Replace the entry of every series by its models, also in the lists of studies.
+    """Replace every series by its models, also in the lists of studies.
 
-    Raises LaminaError if a checkpoint has no number for the order, two have the same number, or its
-    name is the name of a model.
+    Raises LaminaError if a checkpoint has no number to order it by, two have the same number, or a
+    new name is that of another model.
     """
     models_by_series: dict[str, dict[str, Model]] = {}
     for name, model in config.models.items():
@@ -153,7 +153,7 @@ def expand_checkpoints(config: Configuration) -> None:
 
 
 def expand_healings(config: Configuration) -> None:
-    """Add a healing for every checkpoint of one, also to the studies that list it.
+    """Add a healing for each of a healing's checkpoints, also to the studies that list it.
 
     Raises LaminaError if its name is taken.
     """
@@ -203,7 +203,7 @@ def _series_models(name: str, entry: Model) -> dict[str, Model]:
 
 
 def _step_of(name: str, checkpoint: str) -> int:
-    """How far the training was at a checkpoint: the first number in it."""
+    """How far the training was at a checkpoint: the first number in its name."""
     first_number = re.search(r"\d+", checkpoint)
     if first_number is None:
         raise LaminaError(

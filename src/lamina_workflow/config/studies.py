@@ -1,4 +1,4 @@
-"""Section `studies`: what is run, by the names of the other sections."""
+"""Section `studies`: what is run. A study refers to the other sections by name."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from lamina.options.explain import invalid
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import Units, check_share, units_option
 
-# What the number of a size may end with, apart from %, by what the size limits.
+# The possible endings of a size's number, apart from %, by the resource that the size limits.
 _SCALES: Mapping[str, Mapping[str, float]] = {
     "memory": {"KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
     "parameters": {"K": 1e3, "M": 1e6, "B": 1e9},
@@ -54,7 +54,7 @@ class Size(BaseModel):
         return next(what for what in _SCALES if getattr(self, what) is not None)
 
     def limit(self, whole: float) -> float:
-        """The most that may be left where the base model takes `whole`; 0 if it cannot be read."""
+        """The most that may be left if the base model takes `whole`; 0 if it cannot be read."""
         scales = {**_SCALES[self.what], "%": whole / 100}
         if self.what == "memory":
             scales |= _BINARY_SCALES
@@ -81,7 +81,7 @@ class Size(BaseModel):
 
 @dataclass(frozen=True)
 class ReachedSize:
-    """What a `Size` comes to for one selector on one model."""
+    """What a `Size` means for one selector on one model."""
 
     n_removed: int
     left: float
@@ -91,7 +91,7 @@ class ReachedSize:
 
 
 def read_percentage(value: object) -> object:
-    """A share that is written as a percentage, as a number; everything else unchanged."""
+    """Convert a share written as a percentage to a number; everything else is unchanged."""
     if not isinstance(value, str) or not value.strip().endswith("%"):
         return value
     percentage = value.strip().removesuffix("%").strip()

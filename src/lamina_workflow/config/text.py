@@ -1,8 +1,8 @@
-"""The text of configuration files, which are YAML 1.2.
+"""Read the text of configuration files, which are YAML 1.2.
 
-Snakemake reads the configuration too, by YAML 1.1. Its values are not taken, only its grammar: both
-use the scanner of PyYAML, so what one can read the other can. Faults that PyYAML explains badly or
-ignores are refused with their line.
+Snakemake reads the configuration too, as YAML 1.1. Its values are not used, but its grammar is the
+same: both use PyYAML's scanner, so one can read what the other can. Faults that PyYAML explains
+badly or ignores are refused with their line.
 """
 
 import json
@@ -17,7 +17,7 @@ from lamina.errors import LaminaError
 from lamina.store.yaml_files import compose_nodes, construct_values, read_text
 from lamina_workflow.config.yaml_loader import CoreLoader
 
-# Which commands find by themselves: that of a project, and that of a folder of `lamina prune`.
+# The files that commands find by themselves: of a project, and of a folder of `lamina prune`.
 DEFAULT_CONFIGURATIONS = ("config/config.yaml", "config.yaml")
 # A non-breaking space that indents a line or follows a key.
 _NO_BREAK_SPACE = re.compile(r"^ *\xa0|^[ -]*[\w.-]+: *\xa0", re.MULTILINE)
@@ -28,7 +28,7 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
 
     The file is a YAML 1.2 (or JSON) mapping whose keys are each given once.
 
-    Raises LaminaError, which names the file, the line, what is wrong there and what to write.
+    Raises LaminaError; its message names the file, the line, the fault and what to write.
     """
     text = read_text(path)
     no_break_space = _NO_BREAK_SPACE.search(text)
@@ -57,9 +57,9 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
 
 
 def check_same_study(file: Path, text: str) -> None:
-    """Refuse to write a configuration over another one.
+    """Refuse to overwrite a configuration with a different one.
 
-    Raises LaminaError if the file exists and has another text.
+    Raises LaminaError if the file exists with another text.
     """
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise LaminaError(
@@ -71,7 +71,7 @@ def check_same_study(file: Path, text: str) -> None:
 def merge_configurations(
     files: Iterable[str | Path], overrides: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values of several configuration files, then of the command line; later values count.
+    """The values of several configuration files, then of the command line; the last one counts.
 
     Mappings are merged key by key, as in Snakemake.
 
@@ -96,7 +96,7 @@ def _check_keys(path: str | Path, node: yaml.Node, dotted_key: str, checked_ids:
     """Refuse a key that is given twice in one mapping.
 
     dotted_key: The dotted key of the node.
-    checked_ids: Ids of the nodes that were checked, which aliases reach again.
+    checked_ids: Ids of the nodes that were already checked; aliases reach them again.
     """
     if id(node) in checked_ids:
         return
@@ -141,10 +141,10 @@ class _Step(NamedTuple):
 
 
 def locate_key(files: Iterable[str | Path], message: str) -> str:
-    """Where the key stands that a message begins with, such as `selectors.mine.metric: …`.
+    """Locate the key that a message begins with, such as `selectors.mine.metric: …`.
 
-    Returns `file, line n` of the longest part of the key that a file holds, in the last file that
-    holds so much; empty if no file holds a part of it.
+    Returns `file, line n` of the longest part of the key that a file contains. Of equally good
+    files, the last one counts. Empty if no file contains any part of the key.
     """
     match = re.match(r"\S+(?=: )", message)
     if match is None:
@@ -160,7 +160,7 @@ def locate_key(files: Iterable[str | Path], message: str) -> str:
 
 
 def _find_key(file: str | Path, key: str) -> tuple[int, int]:
-    """How many steps of a dotted key a file holds, and the line of the last one."""
+    """How many steps of a dotted key a file contains, and the line of the last one."""
     try:
         node = compose_nodes(file, read_text(file), yaml.SafeLoader)
     except LaminaError:  # JSON that is indented with tabs, or the file that the message is about
@@ -168,7 +168,7 @@ def _find_key(file: str | Path, key: str) -> tuple[int, int]:
     n_steps = 0
     line = 0
     while key:
-        # A name may hold dots itself, so the longest one that fits counts.
+        # A name may itself contain dots, so the longest name that fits counts.
         fitting_steps = [
             longest_step for longest_step in _steps(node) if _begins_with(key, longest_step.name)
         ]
@@ -183,7 +183,7 @@ def _find_key(file: str | Path, key: str) -> tuple[int, int]:
 
 
 def _steps(node: yaml.Node | None) -> list[_Step]:
-    """The steps that a key can go on with from a node."""
+    """The possible next steps of a key at a node."""
     if isinstance(node, yaml.MappingNode):
         return [_Step(str(key.value), key.start_mark.line + 1, value) for key, value in node.value]
     if isinstance(node, yaml.SequenceNode):

@@ -1,7 +1,7 @@
-"""A YAML loader that reads values without quotes by the core schema of YAML 1.2.
+"""A YAML loader that reads unquoted values by the core schema of YAML 1.2.
 
-PyYAML's own loaders read them by YAML 1.1, where `010` is 8, `0_64` is 52, `10:50` is 650 and `on`
-is true.
+PyYAML's own loaders follow YAML 1.1, where `010` is 8, `0_64` is 52, `10:50` is 650 and `on` is
+true.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 _TAG = "tag:yaml.org,2002:"
-# What a value without quotes is, by its form and its possible first characters.
+# The type of an unquoted value, by its form and its possible first characters.
 _CORE_SCHEMA = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
@@ -26,7 +26,7 @@ _CORE_SCHEMA = (
 
 
 class WrittenInt(int):
-    """A whole number that remembers how it was written, for keys that take a text.
+    """A whole number that remembers how it was written, for keys whose values are text.
 
     An example is `revision: 0012345`.
     """
@@ -35,7 +35,7 @@ class WrittenInt(int):
 
 
 class WrittenFloat(float):
-    """A number that remembers how it was written, for keys that take a text.
+    """A number that remembers how it was written, for keys whose values are text.
 
     An example is `revision: 1.10`.
     """
@@ -44,7 +44,7 @@ class WrittenFloat(float):
 
 
 class CoreLoader(yaml.SafeLoader):
-    """Reads values by the core schema of YAML 1.2, and every key of a mapping as a text."""
+    """Reads values by the core schema of YAML 1.2, and every key of a mapping as text."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
 

@@ -1,7 +1,7 @@
-"""How many tokens the documents of a benchmark have, by their characters.
+"""Estimate the tokens of a benchmark's documents from their characters.
 
-Benchmarks are tokenised when they run. What is known before are the characters of their questions
-and choices, and the characters of a token of the model's tokenizer, from a calibration.
+Benchmarks are tokenised only when they run. Known before are the characters of their questions and
+choices, and the characters per token of the model's tokenizer, measured on a calibration.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,9 @@ N_DECODED_SAMPLES = 20  # of each calibration
 
 
 def measure_characters(tokenizer: Any, samples: Iterable[Sample]) -> float:
-    """Mean characters of a token, of the first of these samples.
+    """Mean characters per token, over the first of these samples.
 
-    tokenizer: Of transformers, that of the model.
+    tokenizer: The model's tokenizer, from transformers.
     """
     n_characters = 0
     n_tokens = 0
@@ -32,9 +32,9 @@ def measure_characters(tokenizer: Any, samples: Iterable[Sample]) -> float:
 def count_document_tokens(
     task_file: Path, characters_per_token: float, n_examples: int = 0
 ) -> Tokens:
-    """Tokens of a task's documents; one choice alone is an answer that is written.
+    """Tokens of a task's documents. A document with one choice has a written answer.
 
-    n_examples: Few-shot examples before each question, taken to be as long as the questions.
+    n_examples: Few-shot examples before each question, assumed to be as long as the questions.
     """
     table = parquet.read_table(task_file, ["question_characters", "choice_characters"])
     questions = [characters / characters_per_token for characters in table[0].to_pylist()]

@@ -1,9 +1,9 @@
 """The cost of a study before it runs: jobs, layer-tokens, memory and disk of each stage.
 
-Layer-tokens are counted for the engine and for the naive way; their arithmetic is that of the
+Layer-tokens are counted for the engine and for the naive way. Their arithmetic is that of the
 layers, and of the output embedding where logits are computed.
 
-Loading and starting are left out. `lamina_workflow.cost.forecast` prints it.
+Loading and start-up are left out. `lamina_workflow.cost.forecast` prints the result.
 """
 
 import math
@@ -57,7 +57,7 @@ from lamina_workflow.cost.work import (
 )
 from lamina_workflow.study import requests, sweeps
 
-N_COMPARED_SETS = 40  # of a size that a search compares, roughly
+N_COMPARED_SETS = 40  # sets of one size that a search compares, roughly
 # Bytes of a row of samples: in the job's own file, in the gathered table and in the database.
 SAMPLE_ROW_BYTES = 150
 
@@ -93,9 +93,9 @@ class JobsWork(NamedTuple):
         disk: float = 0.0,
         logit_flops: float = 0.0,
     ) -> "JobsWork":
-        """The work of jobs with so many layer-tokens together, of so many `flops` each.
+        """The work of jobs with `layer_tokens` in total, at `flops` FLOP each.
 
-        logit_flops: FLOP of the output embedding, of all jobs together.
+        logit_flops: FLOP of the output embedding, over all jobs.
         """
         cost = Stage(
             jobs=len(outputs),
@@ -115,11 +115,11 @@ def estimate_cost(
     calibration_files: list[str],
     task_files: list[str],
 ) -> dict[str, Any]:
-    """What results/cost.json says: the cost of each of the `stages`, and the work of each job.
+    """The content of results/cost.json: the cost of each of the `stages`, and the work of each job.
 
     Jobs are named by their outputs (`jobs`); `notes` says what was assumed.
 
-    task_files: of the benchmark tasks and the perplexities.
+    task_files: Those of the benchmark tasks and the perplexities.
     """
     counted = count_works(config, manifest_files, calibration_files, task_files)
     all_works = list(counted)
@@ -141,10 +141,10 @@ def count_works(
     task_files: list[str],
     most_samples: int | None = None,
 ) -> "Works":
-    """The work of every job that computes, from the files with what they read.
+    """The work of every job that computes, from the files that these jobs read.
 
-    task_files: of the benchmark tasks and the perplexities.
-    most_samples: of a calibration that are counted; None for all that its file holds.
+    task_files: Those of the benchmark tasks and the perplexities.
+    most_samples: Samples of a calibration that are counted at most; None for the whole file.
     """
     manifests = {Path(file).parent.name: checksum.read_json(file) for file in manifest_files}
     calibration_tokens: dict[tuple[str, str], Tokens] = {}
@@ -187,7 +187,7 @@ def sum_by_stage(works: Iterable[JobsWork]) -> dict[str, Stage]:
 
 
 def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
-    """The work of the job behind each output."""
+    """The work of the job that writes each output."""
     work_by_output: dict[str, dict[str, float]] = {}
     for work in works:
         for output in work.outputs:
@@ -201,7 +201,7 @@ def _work_by_output(works: Sequence[JobsWork]) -> dict[str, dict[str, float]]:
 def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
     """Tokens of all samples together.
 
-    longest_answer: Tokens of the longest answer that may be written to a question.
+    longest_answer: Tokens of the longest answer that a model may write to a question.
     """
     asked = [sample for sample in samples if sample.kind == "generated"]
     n_row_tokens = 0
@@ -241,8 +241,8 @@ def _count_task(
 ) -> Tokens:
     """Tokens of a benchmark task.
 
-    Its samples are taken to be as long as those of a calibration that is drawn from it, if there is
-    one. Questions of the user's own have the same name as calibration and as benchmark.
+    Its samples are assumed to be as long as those of a calibration drawn from the same task, if
+    there is one. A user's own questions have the same name as calibration and as benchmark.
     """
     task = task_file.stem
     for name, entry in config.calibrations.items():
@@ -257,7 +257,7 @@ def _read_tokenizer(manifest: Mapping[str, Any]) -> Any:
 
 
 def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Tokens:
-    """Tokens of a perplexity text, every window counted whole."""
+    """Tokens of a perplexity text; every window counts in full."""
     texts = benchmark_documents.read_texts(text_file)
     text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
@@ -275,7 +275,7 @@ def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Toke
 
 
 def _read_shape(manifest: Mapping[str, Any]) -> Shape:
-    """The sizes that decide the memory of a model's passes."""
+    """The sizes of a model that determine the memory of its passes."""
     config = AutoConfig.from_pretrained(
         manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
     )
@@ -285,7 +285,7 @@ def _read_shape(manifest: Mapping[str, Any]) -> Shape:
 
 @dataclass(frozen=True)
 class Works:
-    """The work of every job that computes, one after the other."""
+    """The work of every job that computes, job by job."""
 
     config: Configuration
     manifests: Mapping[str, Mapping[str, Any]]
@@ -310,14 +310,14 @@ class Works:
 
     @property
     def _token_budget(self) -> int:
-        """Tokens of a pass; the default for `auto`, which asks the machine."""
+        """Tokens of a pass; the default if it is `auto`, which depends on the machine."""
         configured_budget = self.config.sweep.tokens
         if not isinstance(configured_budget, int):
             configured_budget = type(self.config.sweep)().tokens
         return int(configured_budget)
 
     def _estimate_checkpoints(self) -> Iterator[JobsWork]:
-        """What quantised models become; models of the same content share one checkpoint."""
+        """The dequantised checkpoints; models of the same content share one."""
         manifest_by_path = {str(manifest["path"]): manifest for manifest in self.manifests.values()}
         for path, manifest in manifest_by_path.items():
             if Path(path).parts[:1] == ("results",):
@@ -352,7 +352,7 @@ class Works:
     ) -> JobsWork:
         """The blocks of one sweep.
 
-        sweep_name: what stands in a sweep's path in the place of the selector.
+        sweep_name: The part of a sweep's path that otherwise is the selector.
         """
         tokens = self.calibration_tokens[model, calibration]
         n_layers = self.manifests[model]["n_layers"]
@@ -373,7 +373,7 @@ class Works:
                 self.calibration_tokens[model, name]
                 for name in sorted({calibration, *fitted_names})
             ]
-            # One pass for the Gram matrices of the patches, over what is scored as well.
+            # One pass computes the Gram matrices of the patches, also over the scored samples.
             fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
             layer_tokens += fit_layer_tokens
             naive_layer_tokens += fit_layer_tokens
@@ -386,7 +386,7 @@ class Works:
         logits = sweep_logits(tokens, n_layers, removed, pass_, kind)
         n_blocks = sweeps.sweep_blocks(self.config, model, sweep_name)
         if pass_ != "generate":
-            # Each further job runs the model before the removals once more.
+            # Each further job runs the model before the removals again.
             layer_tokens += (n_blocks - 1) * tokens.packed * (n_layers - removed)
         key = f"{model}/{calibration}/{sweep_name}"
         return JobsWork.of(
@@ -401,7 +401,7 @@ class Works:
         )
 
     def describe_number_formats(self) -> list[str]:
-        """A sentence for each model whose number format this machine has decided."""
+        """One sentence per model whose number format was decided by this machine."""
         sentences: list[str] = []
         for model, manifest in self.manifests.items():
             entry = self.config.models[model]
@@ -413,7 +413,7 @@ class Works:
         return sentences
 
     def describe_answers(self) -> list[str]:
-        """How many tokens the choice of layers generates at most, in a sentence; none without any."""
+        """How many tokens the choice of layers generates at most, in a sentence, if any."""
         n_sweeps = 0
         n_tokens = 0
         for model, calibration, sweep_name, removed in sweeps.list_sweeps(
@@ -483,7 +483,7 @@ class Works:
         )
 
     def _asked_in_search(self, model: str, calibration: str, selector: str) -> Tokens:
-        """Tokens of the judging questions that sets answer in writing; of none if they do not."""
+        """Tokens of the judge questions that sets answer in writing; zero if they do not."""
         entry = self.config.selectors[selector]
         if entry.judge_by != "written":
             return Tokens(0, 0, 0, 0)
@@ -500,7 +500,7 @@ class Works:
         entry = self.config.selectors[selector]
         calibration_names = [calibration, *requests.chosen_on(self.config, calibration, selector)]
         tokens_read = [self.calibration_tokens[model, name] for name in calibration_names]
-        # As many sets as streams have room for: a search compares more at a time.
+        # A search compares more sets at a time than there are streams, so all streams are used.
         token_budget = self._token_budget
         pass_bytes = [
             _pass_memory(shape, token_budget, tokens, token_budget) for tokens in tokens_read
@@ -516,7 +516,7 @@ class Works:
         return max(*pass_bytes, fit_memory) + waiting_patches
 
     def _fit_memory(self, model: str, tokens_read: Sequence[Tokens], n_runs: int) -> float:
-        """Bytes of fitting repairs of so many runs on samples of these lengths."""
+        """Bytes of fitting repairs of `n_runs` runs on samples of these lengths."""
         shape = self.shapes[model]
         return max(
             footprint.fit_peak_bytes(shape, TOKENS, tokens.longest, tokens.samples, n_runs)
@@ -563,7 +563,7 @@ class Works:
             layer_flops(manifest, tokens),
             memory,
             disk=patches_bytes,
-            # Each plan is tested on held-out samples, with the repair and without it.
+            # Each plan is tested on held-out samples, with and without the repair.
             logit_flops=logit_flops(shape, Logits(HELD_OUT * tokens.scored * 2 * len(sizes))),
         )
 
@@ -589,7 +589,7 @@ class Works:
             memory += footprint.full_training_bytes(n_parameters, shape.size)
             disk = n_parameters * shape.size
         else:
-            # At most: in both sub-layers of each layer.
+            # An upper bound: in both sub-layers of each layer.
             update_widths = 3 * (shape.channels + shape.inner) + 8 * shape.channels
             disk = options.update_rank * n_layers * update_widths * footprint.FLOAT
         folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
@@ -648,7 +648,7 @@ class Works:
             tokens = self.task_tokens[model, task]
             manifest = self.manifests[model]
             variants = requests.block_variants(self.config, model, calibration, task, block)
-            # Layers removed from the variants that share a pass, and from those that do not.
+            # Layers removed from variants that share a pass, and from those that run alone.
             removed_together: list[int] = []
             removed_alone: list[int] = []
             for variant in variants:
@@ -659,7 +659,7 @@ class Works:
             work_count = benchmark_work(
                 tokens, manifest["n_layers"], removed_together, removed_alone
             )
-            # A model that runs alone computes them at every position.
+            # A model that runs alone computes logits at every position.
             n_logits = float(
                 tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
             )
@@ -687,7 +687,7 @@ class Works:
             options = self.config.benchmarks.tasks[task].generate
             variants = requests.block_variants(self.config, model, calibration, task, block)
             layers_left = sum(manifest["n_layers"] - variant.removed for variant in variants)
-            # The likeliest answer and the samples, taken to be as long as the right answers.
+            # The likeliest answer and the samples, assumed to be as long as the right answers.
             n_answers = 1 + options.samples if options else 0
             n_prompt_tokens = tokens.stream - tokens.answers
             n_answer_tokens = writing_tokens(tokens.answers, tokens.samples)
@@ -735,15 +735,15 @@ class Works:
 
 
 def _count_finalists(entry: Any) -> int:
-    """Forms of the last sets of a size, bare and with each repair, that write answers."""
+    """Number of finalists of a size that write answers, bare and with each repair."""
     return N_FINALISTS * (1 + len(entry.repairs))
 
 
 def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
-    """Runs of layers that the sets of a search lack, at most.
+    """The largest number of different runs of layers that the sets of a search lack.
 
-    A set of n layers has up to n runs; with one layer exchanged, up to three of them are new. There
-    are no more runs than pairs of boundaries.
+    A set of n layers has up to n runs; exchanging one layer creates up to three new ones. There are
+    no more runs than pairs of boundaries.
     """
     n_pairs = n_layers * (n_layers + 1) // 2
     if not entry.members:
@@ -755,10 +755,10 @@ def most_runs(entry: Any, n_layers: int, sizes: Sequence[int]) -> int:
 def _pass_memory(
     shape: Shape, token_budget: int, tokens: Tokens, n_streams: int, min_lines: int = 0
 ) -> int:
-    """Bytes of a pass of the engine over samples of `tokens`, or over so many lines like theirs."""
+    """Bytes of an engine pass over samples of `tokens`, or over more lines of such lengths."""
     mean_length = tokens.packed // max(1, tokens.samples)
     n_scored = -(-tokens.scored // tokens.samples)
-    # The shortest line is taken to be as far below the mean as the longest is above it.
+    # The shortest line is assumed to be as far below the mean as the longest is above it.
     shortest_line = max(1, min(tokens.longest, 2 * mean_length - tokens.longest))
     line_lengths = range(shortest_line, tokens.longest + 1)
     n_lines = max(tokens.samples, min_lines)
@@ -768,9 +768,9 @@ def _pass_memory(
 
 
 def _writing_memory(shape: Shape, tokens: Tokens, most_tokens: int | None = None) -> int:
-    """Bytes of writing answers to samples of `tokens`, as many at a time as a benchmark takes.
+    """Bytes of writing answers to samples of `tokens`, in batches as large as a benchmark's.
 
-    most_tokens: of an answer, where they are known.
+    most_tokens: The longest answer in tokens, if known.
     """
     answer_length = most_tokens or tokens.longest_answer
     n_texts = min(tokens.samples, BENCHMARK_BATCH)
@@ -778,9 +778,9 @@ def _writing_memory(shape: Shape, tokens: Tokens, most_tokens: int | None = None
 
 
 def _benchmark_memory(shape: Shape, tokens: Tokens, n_together: int, n_alone: int) -> int:
-    """Bytes of a benchmark of variants in one pass, and of variants alone.
+    """Bytes of a benchmark, for variants in one pass and for variants that run alone.
 
-    `evaluation.together` keeps the first below HOST_BYTES.
+    `evaluation.together` keeps the former below HOST_BYTES.
     """
     fitting_budget = footprint.largest_token_budget(
         HOST_BYTES,

@@ -24,22 +24,22 @@ from lamina_workflow.runtime import devices, resources
 from lamina_workflow.runtime.waiting import saying_what_goes_on
 
 STAGES = ("prepare", "capture", "sweep", "search", "repair", "heal", "benchmark")
-# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is
+# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s. With short sequences, it is
 # well below the peak.
 GPU_RATE = 100.0
 TERA = 1e12
-N_MEASURED_SAMPLES = 100  # at most, of a calibration, for the rate of this machine
+N_MEASURED_SAMPLES = 100  # of a calibration, at most, to measure this machine's rate
 N_FIRST_SAMPLES = 4
-MEASURED_SECONDS = 20.0  # after which no more samples are taken
-MAX_MEASURED_PARAMETERS = 2e9  # a larger model is not loaded only to see how fast it is
-N_JOBS_ON_CPU = 2  # at a time, where there is no GPU
+MEASURED_SECONDS = 20.0  # after which no more samples are measured
+MAX_MEASURED_PARAMETERS = 2e9  # loading a larger model only to measure its speed takes too long
+N_JOBS_ON_CPU = 2  # at a time, if there is no GPU
 
 
 @dataclass
 class Stage:
     """The cost of one stage.
 
-    The naive way evaluates each cut model alone and row by row, and does everything else in the
+    The naive way evaluates each pruned model alone and row by row, and does everything else in the
     same way.
     """
 
@@ -54,7 +54,7 @@ class Stage:
     """Bytes that all jobs write."""
 
     def plus(self, other: "Stage") -> "Stage":
-        """Both as one."""
+        """The sum of both."""
         return Stage(
             jobs=self.jobs + other.jobs,
             layer_tokens=self.layer_tokens + other.layer_tokens,
@@ -78,8 +78,8 @@ def format_table(
 ) -> str:
     """The estimate as text, at a rate in FLOP/s; stages without jobs are left out.
 
-    n_other_jobs: jobs that compute with no model.
-    start_seconds: how long the starts of all jobs take, which is the time of these jobs.
+    n_other_jobs: Jobs that do not compute with a model.
+    start_seconds: How long all jobs take to start. The other jobs take no more time than that.
     """
     header = (
         f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}"
@@ -116,7 +116,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """Bytes as MB or GB; empty where none are counted."""
+    """Bytes as MB or GB; empty if there are none."""
     if not n_bytes:
         return ""
     if n_bytes >= 0.9995e9:
@@ -125,7 +125,7 @@ def format_bytes(n_bytes: float) -> str:
 
 
 def parse_rate(text: str) -> float:
-    """A rate in TFLOP/s from what a user wrote. Raises LaminaError if it is no number above 0."""
+    """A rate in TFLOP/s from a user's input. Raises LaminaError if it is not a number above 0."""
     try:
         rate = float(text)
     except ValueError:
@@ -139,9 +139,10 @@ def parse_rate(text: str) -> float:
 
 
 def run_beside(seconds: float, longest_seconds: float, n_parallel: int) -> float:
-    """How long jobs of so many seconds in all take, so many at a time.
+    """How long jobs of `seconds` in total take, `n_parallel` at a time.
 
-    Nothing runs beside the longest one, for most studies are a search and what waits for it.
+    Nothing runs in parallel with the longest job: most studies are a search and jobs that wait for
+    it.
     """
     return longest_seconds + (seconds - longest_seconds) / n_parallel
 
@@ -156,10 +157,10 @@ def describe_remaining(
 ) -> str:
     """The sentence about the jobs that are left to run.
 
-    n_computing: how many jobs compute with a model.
-    seconds: that these need in all, without their starts.
-    longest_seconds: that the longest of them needs.
-    n_parallel: jobs at a time.
+    n_computing: How many jobs compute with a model.
+    seconds: Time of these jobs in total, without their starts.
+    longest_seconds: Time of the longest of them.
+    n_parallel: Jobs at a time.
     """
     if not n_jobs:
         return "Nothing is left to run."
@@ -174,7 +175,7 @@ def describe_remaining(
 
 
 def measure_start() -> StartSeconds:
-    """Start processes that import what jobs import."""
+    """Time the start of processes that import what jobs import."""
     modules = "snakemake.script, lamina_workflow.stages.job, lamina.store.parquet"
     model_modules = "lamina.engine.sweep, lamina.models.load, transformers.modeling_utils"
     return StartSeconds(
@@ -184,9 +185,9 @@ def measure_start() -> StartSeconds:
 
 
 def _time_import(modules: str) -> float:
-    """Seconds of a process that imports modules."""
+    """Seconds that a process takes to import modules."""
     start_time = time.perf_counter()
-    # Not of the terminal's processes: Ctrl-C ends this one, which ends it.
+    # In a session of its own: Ctrl-C then reaches only this process, which ends the other.
     command = [sys.executable, "-c", f"import {modules}"]
     subprocess.run(command, check=True, start_new_session=True)
     return time.perf_counter() - start_time
@@ -195,8 +196,8 @@ def _time_import(modules: str) -> float:
 def measure_rate(results: Path, always: bool = False) -> float | None:
     """FLOP/s of a sweep of a study's largest model, as `lamina_workflow.cost.work` counts it.
 
-    None for a study without a calibration; and, unless it is to be measured `always`, for a model
-    above 2e9 parameters.
+    None for a study without a calibration. None for a model above 2e9 parameters, unless `always`
+    is set.
     """
     manifests: dict[str, dict[str, Any]] = {}
     for file in results.glob("models/*/manifest.json"):
@@ -222,7 +223,7 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
 
 
 def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequence[Any]) -> float:
-    """FLOP/s of a sweep over as many samples as take MEASURED_SECONDS."""
+    """FLOP/s of a sweep over as many samples as fit into MEASURED_SECONDS."""
     from lamina.engine import candidates, forking, sweep
     from lamina.engine.footprint import Shape
     from lamina.models.units import all_units
@@ -242,7 +243,7 @@ def measure_sweep_rate(model: Any, manifest: Mapping[str, Any], samples: Sequenc
             session.measure(range(n_measured, n_next), removals, observations)
             n_measured = n_next
             seconds = time.perf_counter() - start_time
-            # More of them, as many as the time has room for.
+            # Measure again, with as many samples as fit into the time.
             n_fitting = int(n_measured * MEASURED_SECONDS / seconds)
             n_next = min(len(samples), 2 * n_measured, n_fitting)
 

@@ -1,4 +1,4 @@
-"""By how much a run took longer than `lamina prune --minutes` allowed."""
+"""How much longer a run took than `lamina prune --minutes` allowed."""
 
 import os
 
@@ -8,11 +8,11 @@ BUSY_FACTOR = 1.5  # processes that compute or wait, by the number of cores
 
 
 def describe_overtime(minutes: float, seconds: float, load: float) -> list[str]:
-    """Lines about a run that took longer than it may; none if it did not.
+    """Lines about a run that exceeded its time; none if it did not.
 
-    minutes: That it may take.
-    seconds: That it took.
-    load: Processes that computed or waited, of the last quarter of an hour.
+    minutes: The time allowed.
+    seconds: The time taken.
+    load: The load average over the last quarter of an hour: processes that computed or waited.
     """
     seconds_over = seconds - 60 * minutes
     if seconds_over <= 0:

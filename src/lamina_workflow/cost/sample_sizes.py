@@ -1,6 +1,6 @@
-"""What a study takes with fewer samples, so that the largest ones that fit into a time can be taken.
+"""Forecast a study with fewer samples, to choose the largest number that fits into a given time.
 
-Nothing of the study runs: a rate is measured on this machine, and work is counted from the model's
+No part of the study runs: a rate is measured on this machine, and work is counted from the model's
 manifest, the tokenised calibrations and the tests, as for `lamina plan`.
 """
 
@@ -20,7 +20,7 @@ from lamina_workflow.study import requests
 
 
 class SizeForecast(NamedTuple):
-    """What a study takes in which at most so many samples of each kind choose."""
+    """The time of a study if at most `n_samples` samples of each kind choose."""
 
     n_samples: int
     seconds: float
@@ -39,7 +39,7 @@ class MachineSpeed(NamedTuple):
 def measure_machine(cores: str) -> MachineSpeed:
     """Measure this machine on the study in the current folder, for some 20 seconds.
 
-    cores: That a run may use: a number, or `all`.
+    cores: The cores that a run may use: a number, or `all`.
     """
     rate = forecast.measure_rate(Path(paths.RESULTS), always=True)
     assert rate is not None  # every study has a calibration
@@ -52,11 +52,11 @@ def measure_machine(cores: str) -> MachineSpeed:
 def forecast_sizes(
     configurations: Mapping[int, Configuration], n_jobs: int, machine: MachineSpeed
 ) -> list[SizeForecast]:
-    """What the study in the current folder takes with each number of samples.
+    """The time of the study in the current folder, for each number of samples.
 
-    configurations: By the number of samples. Calibrations are those of the largest number; of them,
-        fewer are counted.
-    n_jobs: That a run does.
+    configurations: By the number of samples. The calibration files hold the largest number; for
+        smaller ones, only part of their samples is counted.
+    n_jobs: Number of jobs in a run.
     """
     forecasts: list[SizeForecast] = []
     for n_samples, config in configurations.items():
@@ -82,9 +82,9 @@ def forecast_sizes(
 
 
 def choose_size(forecasts: Sequence[SizeForecast], minutes: float) -> SizeForecast:
-    """The largest samples whose study fits.
+    """The largest number of samples that fits into the time.
 
-    Raises LaminaError if none does; the message names the time that the smallest need.
+    Raises LaminaError if none does; the message names the time for the smallest.
     """
     for size in sorted(forecasts, reverse=True):
         if size.seconds <= 60 * minutes:
@@ -106,9 +106,9 @@ def describe_choice(
     minutes: float,
     n_given: int | None = None,
 ) -> str:
-    """What was taken, what it takes, and what the next larger samples would.
+    """The chosen size, the time it takes, and the time of the next larger size.
 
-    n_given: Questions or documents that there are, whichever are more; None where this is not known.
+    n_given: Number of available questions or documents, the larger of the two; None if not known.
     """
     samples = f"at most {chosen.n_samples} questions and documents"
     if len(forecasts) == 1 or (n_given is not None and n_given <= chosen.n_samples):

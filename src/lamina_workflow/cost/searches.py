@@ -1,4 +1,4 @@
-"""The work of a search: of the rounds that its strategy foresees, and of the fits of its repairs."""
+"""The work of a search: the rounds that its strategy foresees, and the fits of its repairs."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from lamina_workflow.cost.work import Logits, Tokens, count_layers, draw_plan, p
 
 
 class SearchedModel(NamedTuple):
-    """What the work of a search depends on, of a model and its configuration."""
+    """What the work of a search depends on: facts about a model and its configuration."""
 
     n_layers: int
     channels: int
@@ -50,14 +50,14 @@ def search_work(
     options: Any,
     repairs: Mapping[str, Repair],
 ) -> SearchWork:
-    """The work of a search for sets of these sizes, and of their measurement at the end.
+    """The work of a search for sets of these sizes, and of their final measurement.
 
-    Of a strategy that foresees no rounds, only that measurement counts.
+    If the strategy foresees no rounds, only the final measurement counts.
 
-    own: the calibration whose samples are searched on.
-    tokens_by_calibration: of all calibrations that the search reads.
-    options: those of the selector.
-    repairs: those with which sets are tried, by name.
+    own: The calibration whose samples are searched on.
+    tokens_by_calibration: The tokens of all calibrations that the search reads.
+    options: The options of the selector.
+    repairs: The repairs with which sets are tried, by name.
     """
     is_free = options.free(model.n_layers)
     all_of_kind = all_units(model.n_layers, options.units)
@@ -71,7 +71,7 @@ def search_work(
     for search_round in foresee_rounds(space, options):
         counter.count(search_round)
         has_judged |= search_round.is_judging
-    # What rounds have judged already is not measured again.
+    # Sets that the rounds have judged already are not measured again.
     winners = [draw_plan(model.n_layers, size, options.units) for size in sizes]
     measured = [Candidate()] if has_judged else [Candidate(), *winners]
     counter.count(Round(measured, 1.0, is_judging=True))
@@ -84,7 +84,7 @@ def search_work(
 
 
 class _Counter:
-    """Counts the work of rounds, and of the fits to runs of removed units that they need first."""
+    """Counts the work of rounds, and of the fits for runs of removed units that they need first."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class _Counter:
         self._fitted_runs: set[Boundary] = set()
         self._patches: dict[tuple[str, Boundary], Any] = {}
 
-        # What is judged on is not fitted on.
+        # Repairs are not fitted on judge documents.
         judge = options.judge or own
         is_other = judge != own
         self._choosing = {own: choosing_share(own, options)}
@@ -143,7 +143,7 @@ class _Counter:
             self.n_logits += n_models * tokens.scored * new_share
 
     def count_logits(self) -> Logits:
-        """The logits so far; compared with the base model's where it is carried along."""
+        """The logits so far; logits of the base model are included if they are compared."""
         return Logits(self.n_logits, self.n_logits if self._n_carried else 0.0)
 
     def _tree_layers(self, groups: Sequence[Sequence[Candidate]]) -> int:
@@ -155,7 +155,7 @@ class _Counter:
         return n_layers
 
     def _with_repairs(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates bare and with each repair; those that have a run in common share its patch."""
+        """Candidates, bare and with each repair. Candidates with the same run share its patch."""
         forms: list[Candidate] = []
         for candidate in candidates:
             forms.append(candidate)
@@ -166,12 +166,12 @@ class _Counter:
         return forms
 
     def _fit(self, runs: Collection[Boundary]) -> None:
-        """Count the fits of all repairs to the runs that they were not fitted to."""
+        """Count the fits of all repairs for those runs that have none yet."""
         new_runs = set(runs) - self._fitted_runs
         if not new_runs:
             return
         self._fitted_runs |= new_runs
-        # One pass collects the moments of as many runs as it has memory for.
+        # One pass collects the moments of as many runs as fit into memory.
         channels = self._model.channels
         n_passes = len(list(split_boundaries(sorted(new_runs), channels, sums_budget(channels))))
         budget = count_positions(min(TOKENS, BATCH // channels), 2 * len(new_runs))
@@ -194,10 +194,10 @@ class _Counter:
 def _batches(
     lengths: Sequence[float], share: float, budget: float
 ) -> Iterator[tuple[float, float]]:
-    """The longest line and the number of lines of each batch of a share of some lines.
+    """The longest line and the number of lines of each batch, for a share of some lines.
 
-    lengths: of all lines, ascending.
-    budget: tokens of a batch, padding included.
+    lengths: The lengths of all lines, ascending.
+    budget: Tokens of a batch, padding included.
     """
     longest = 0.0
     n_lines = 0.0

@@ -1,8 +1,8 @@
-"""Layer-tokens and arithmetic of what jobs do, by the engine and the naive way.
+"""Layer-tokens and arithmetic of jobs, for the engine and for the naive way.
 
-A layer-token is one token through one decoder layer, the unit in which evaluations of cut models
-can be counted. The naive way evaluates each cut model alone and row by row. What the engine does is
-counted on its own trees, apart from padding.
+A layer-token is one token through one decoder layer, the unit that counts evaluations of pruned
+models. The naive way evaluates each pruned model alone and row by row. The engine's work is counted
+on its own trees, without padding.
 """
 
 import math
@@ -22,20 +22,20 @@ if TYPE_CHECKING:  # imports torch
 
 BENCHMARK_BATCH = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 HELD_OUT = 0.2  # of the samples of a fit
-WEIGHTS = 7  # that `auto` tries
+WEIGHTS = 7  # weights that `auto` tries
 N_PREFILLS = 3  # prompts that a timed run reads
-N_DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
-# Of the decompositions of one run of removed units and of their products, in units of C³.
+N_DRAWS = 8  # random plans of a block of variants, over which the count is averaged
+# Operations to decompose the matrices of one run of removed units and multiply them, in C³.
 DECOMPOSITION_OPERATIONS = 17
 SINGLE_BYTES = 4  # of a number in float32
-# Operations of matrix products that take as long as reading one logit, in float32 and in 16 bits.
-# Of a processor with products in bfloat16; its memory and its exponential are the limit.
+# Reading one logit takes as long as this many operations of matrix products, in float32 and in 16
+# bits. The processor has products in bfloat16; its memory and its exponential are the limit.
 SINGLE_READING = 600
 HALF_READING = 3500
 
 
 class WorkCount(NamedTuple):
-    """Layer-tokens of the same measurements in two ways."""
+    """Layer-tokens of the same measurements, counted in two ways."""
 
     engine: float
     naive: float
@@ -69,12 +69,12 @@ class Tokens:
 
     @property
     def longest_answer(self) -> int:
-        """Tokens of the longest answer that may be written, at least of the mean right one."""
+        """Tokens of the longest answer that may be written; at least the mean right answer's."""
         return math.ceil(max(self.longest_written, self.answers) / max(1, self.samples))
 
     @property
     def answer_tokens(self) -> float:
-        """Tokens of a prompt that take as long as all questions and their longest answers."""
+        """Tokens of a prompt that takes as long as all questions with their longest answers."""
         return self.asked + writing_tokens(self.longest_written, self.samples)
 
     def scaled(self, samples: int) -> "Tokens":
@@ -95,7 +95,7 @@ class Tokens:
         )
 
     def plus(self, other: "Tokens") -> "Tokens":
-        """The tokens of both together."""
+        """The tokens of both."""
         return Tokens(
             samples=self.samples + other.samples,
             packed=self.packed + other.packed,
@@ -129,14 +129,14 @@ class Logits(NamedTuple):
 
 
 def logit_flops(shape: "Shape", logits: Logits) -> float:
-    """FLOP of logits: of the output embedding, and operations that take as long as reading them."""
+    """FLOP of logits: the output embedding, and the equivalent of reading them in operations."""
     reading = SINGLE_READING if shape.size == SINGLE_BYTES else HALF_READING
     product_flops = 2.0 * shape.channels * shape.vocabulary * logits.positions
     return product_flops + reading * shape.vocabulary * (logits.positions + logits.compared)
 
 
 def sweep_logits(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> Logits:
-    """The logits of one sweep of all units; arguments as of `sweep_work`."""
+    """The logits of one sweep of all units; arguments as for `sweep_work`."""
     n_models = 1 + len(remaining_units(n_layers, removed, kind))
     if pass_ == "removal":
         n_carried = 1 if removed else 0  # the base model
@@ -152,8 +152,8 @@ def sweep_logits(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: 
 def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> WorkCount:
     """The work of one sweep of all units on all samples.
 
-    removed: units that are removed before the sweep.
-    kind: of the units: `layer`, `attention`, `mlp` or `both`.
+    removed: Units that are removed before the sweep.
+    kind: Kind of the units: `layer`, `attention`, `mlp` or `both`.
     """
     n_remaining = n_layers - removed if kind == "layer" else n_layers
     if pass_ == "weights":
@@ -169,7 +169,7 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
         cut_models, _ = plan_sweep(current_model, units)
         layer_tokens = tokens.answer_tokens * count_layers(cut_models.values(), n_layers)
         return WorkCount(layer_tokens, layer_tokens)
-    # In the few families with parallel sub-layers, each MLP that is observed costs one layer more.
+    # In the few families with parallel sub-layers, observing an MLP costs one more layer.
     candidates, observations = plan_sweep(current_model, units, is_removing=is_removing)
     carried_streams = carried_models(candidates.values(), is_removing)
     tree = grow_tree(carried_streams, list(observations.values()), n_layers, True)
@@ -186,10 +186,10 @@ def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
 
 
 def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
-    """A model without `removed` units, or layers' worth of units of kind `both`.
+    """A model without `removed` units, or layers' worth of units if `kind` is `both`.
 
-    Only a run shows which units go, so they are drawn: the same ones for a `seed`. Below size
-    0, layers run again.
+    Only a run shows which units are removed, so they are drawn. A `seed` always gives the same
+    ones. Below size 0, layers run again.
     """
     generator = Random(f"{n_layers} {removed} {kind} {seed}")
     if removed < 0:
@@ -199,7 +199,7 @@ def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "
 
 
 def _draw_repetitions(n_layers: int, n_extra: int, generator: Random) -> Candidate:
-    """A model that runs `n_extra` layers more, each about as often."""
+    """A model with `n_extra` additional passes through layers, spread evenly over the layers."""
     drawn_layers = generator.sample(range(n_layers), n_layers)
     n_rounds, n_more = divmod(n_extra, n_layers)
     edits: set[str] = set()
@@ -211,11 +211,11 @@ def _draw_repetitions(n_layers: int, n_extra: int, generator: Random) -> Candida
 
 
 def draw_variants(n_layers: int, sizes: Sequence[int], seed: object) -> list[Candidate]:
-    """Models without so many layers each, whose sets agree in part: the same ones for a `seed`.
+    """Models of these sizes whose sets partly agree, always the same ones for a `seed`.
 
-    The ways to choose agree in part, since they rank the layers of one model, and seldom remove a
-    layer of the first third (Qwen2.5-Coder-0.5B, SmolLM2-135M). Much of a pass is shared then.
-    Below size 0, layers run again.
+    Real selectors agree in part, since they rank the layers of one model, and seldom remove a layer
+    of the first third (Qwen2.5-Coder-0.5B, SmolLM2-135M). So variants share much of a pass. Below
+    size 0, layers run again.
     """
     generator = Random(f"{n_layers} {seed}")
     shared_scores = [generator.random() for _ in range(n_layers)]
@@ -233,7 +233,7 @@ def draw_variants(n_layers: int, sizes: Sequence[int], seed: object) -> list[Can
 
 
 def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
-    """Layers that models run one after the other; a layer without one sub-layer counts half."""
+    """Layers that models run in total; a layer without one sub-layer counts half."""
     n_layers_run = 0.0
     for candidate in candidates:
         for visit in list_visits(list_steps(candidate.edits, n_layers)):
@@ -246,9 +246,10 @@ def benchmark_work(
 ) -> WorkCount:
     """The work of measuring variants by log-likelihoods, or by the answers that they write.
 
-    removed_together: layers removed from each variant that is measured in one pass with the others.
-        They share contexts, and layers up to their first difference. removed_alone: layers removed
-        from each variant with weights of its own, which is measured row by row.
+    removed_together: Number of layers removed from each variant that shares one pass. These
+        variants share contexts, and layers up to their first difference.
+    removed_alone: Number of layers removed from each variant with weights of its own, which is
+        measured row by row.
     """
     layers_of_draws = []
     for draw in range(N_DRAWS):
@@ -266,16 +267,16 @@ def benchmark_work(
 
 
 def writing_tokens(n_tokens: int, n_samples: int) -> float:
-    """Tokens of prompts that take as long as writing so many tokens in answers to all samples."""
+    """Tokens of prompts that would take as long as writing `n_tokens` of answers to all samples."""
     n_texts = max(1, min(n_samples, BENCHMARK_BATCH))
     return n_tokens / n_texts * count_step(n_texts)
 
 
 def timing_work(prompts: Tokens, options: Any, n_layers: int, n_structures: int) -> float:
-    """Layer-tokens that take as long as timing so many structures, each in turn with the base.
+    """Layer-tokens that take as long as timing `n_structures`, each in turn with the base model.
 
-    prompts: of all loads together.
-    options: the configuration's `benchmarks: efficiency`.
+    prompts: Those of all loads.
+    options: The configuration's `benchmarks: efficiency`.
     """
     tokens_per_run = N_PREFILLS * prompts.packed + _generated_tokens(options)
     return 2.0 * n_structures * options.repeats * n_layers * tokens_per_run
@@ -287,15 +288,16 @@ def timing_logits(options: Any, n_structures: int) -> Logits:
 
 
 def _generated_tokens(options: Any) -> int:
-    """Tokens of a prompt that take as long as those that one run of all loads generates."""
+    """Tokens of a prompt that would take as long as generating those of one run of all loads."""
     return int(options.generate * sum(count_step(load.batch) for load in options.loads))
 
 
 def patch_flops(channels: int, n_tokens: float, runs: Collection[tuple[float, float]]) -> float:
-    """FLOP of the patches of runs of removed units, as many operations in float64 counted twice.
+    """FLOP of the patches of runs of removed units. Operations in float64 count twice.
 
-    Of each run the products of the streams before and after it, of each start those of one with
-    itself; then two decompositions for each run, of some 17 C³ operations with their products.
+    Each run needs the products of the streams before and after it; each start, those of its stream
+    with itself. Then each run needs two decompositions, some 17 C³ operations with their
+    products.
     """
     n_starts = len({start for start, _ in runs})
     product_flops = 2 * channels**2 * n_tokens * (len(runs) + n_starts)
@@ -311,14 +313,14 @@ def fit_work(
 ) -> float:
     """Layer-tokens of a fit for plans of several sizes.
 
-    options: the repair's entry in the configuration.
-    own_calibration: the calibration of the variants.
-    tokens_by_calibration: tokens of the calibrations that it is fitted on, by name.
-    runs_by_size: how many runs each plan has at most, by its removed layers.
+    options: The repair's entry in the configuration.
+    own_calibration: The calibration of the variants.
+    tokens_by_calibration: Tokens of the calibrations that it is fitted on, by name.
+    runs_by_size: The largest number of runs in each plan, by the plan's removed layers.
     """
     n_fit_tokens = float(sum(tokens.stream for tokens in tokens_by_calibration.values()))
     layers_left = sum(n_layers - size for size in runs_by_size)
-    # Each plan on the held-out samples, with the repair and without it.
+    # Each plan on the held-out samples, with and without the repair.
     test_layer_tokens = HELD_OUT * tokens_by_calibration[own_calibration].packed * 2 * layers_left
     weighed_calibrations = options.automatic(own_calibration)
     if not weighed_calibrations:

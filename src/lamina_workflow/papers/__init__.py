@@ -1,4 +1,4 @@
-"""What `lamina paper` writes: the studies of a paper, also on one small model.
+"""What `lamina paper` writes: the studies of a paper, optionally on one small model.
 
-`study` has the configuration, `data` the questions and texts in the place of the paper's own.
+`study` makes the configuration, `data` the questions and texts that replace the paper's own.
 """

@@ -1,7 +1,7 @@
-"""Data of the small study of a paper: tasks and data sets on the questions and texts of a folder.
+"""Data for the small study of a paper: its tasks and data sets, filled from a folder's files.
 
-They keep the names, splits, fields and form of the paper's own (choices or written answers). No
-question and no text is in two places.
+They keep the names, splits, fields and form of the paper's own (choices or written answers). Each
+question or text is used only once.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from lamina.options.calibrations import TEMPLATE_FIELD
 
 TASK_FOLDER = "workflow/tasks"
 SPLITS = ("train", "validation", "test")
-LEAST_WORDS = 20  # of a text that counts as a document
+LEAST_WORDS = 20  # words of a text that counts as a document
 # Tasks whose answers the model writes.
 WRITTEN_TASKS = ("gsm8k", "mmlu_flan_cot_fewshot")
 
@@ -29,7 +29,7 @@ Raw = dict[str, Any]
 
 
 def write_data(raw: Raw, data: Path, folder: Path, n_samples: int) -> list[str]:
-    """Write the data of all tasks and data sets from the files of a folder; what from which file."""
+    """Write the data of all tasks and data sets from a folder's files; return each source."""
     pool = read_pool(data)
     notes = []
     for task in list_tasks(raw):
@@ -62,7 +62,7 @@ def list_tasks(raw: Raw) -> list[str]:
 
 @dataclass
 class DataSet:
-    """What is read of a data set of the hub."""
+    """The parts of a hub data set that are read."""
 
     fields: list[str] = field(default_factory=list)
     splits: list[str] = field(default_factory=list)
@@ -90,12 +90,12 @@ def _list_datasets(raw: Raw) -> dict[str, DataSet]:
 
 
 def name_dataset(entry: Raw) -> str:
-    """The folder of a data set, after its id."""
+    """The folder of a data set, named after its id."""
     return str(entry["hub"]).replace("/", "-")
 
 
 def _fill_fields(document: str, fields: Sequence[str]) -> dict[str, str]:
-    """A record whose fields have a part of a document each, in order."""
+    """A record in which each field holds a part of the document, in order."""
     words = document.split(" ")
     share = -(-len(words) // len(fields))
     parts = [" ".join(words[start : start + share]) for start in range(0, len(words), share)]
@@ -103,7 +103,7 @@ def _fill_fields(document: str, fields: Sequence[str]) -> dict[str, str]:
 
 
 def _write_task_file(folder: Path, task: str) -> None:
-    """Write the file of a task on the questions beside the configuration."""
+    """Write the file of a task whose questions are next to the configuration."""
     settings: Raw = {
         "task": task,
         "dataset_path": "json",
@@ -146,7 +146,7 @@ def _write_lines(file: Path, records: Iterable[Mapping[str, Any]]) -> None:
 class DataPool:
     """The questions and texts of a folder, each dealt once.
 
-    A task takes the questions of the file that has its name (apart from `_` and `-`), else of the
+    A task takes the questions of the file with its name (apart from `_` and `-`), else those of the
     file with the most questions left.
     """
 
@@ -157,7 +157,7 @@ class DataPool:
     def deal_questions(self, task: str, n_questions: int) -> tuple[str, list[Raw]]:
         """The name of a file, and its next questions.
 
-        Raises LaminaError if no file has so many left.
+        Raises LaminaError if no file has that many left.
         """
         namesakes = [name for name in self.questions if _plain(name) == _plain(task)]
         fullest = sorted(self.questions, key=lambda name: (-len(self.questions[name]), name))
@@ -174,7 +174,7 @@ class DataPool:
     def deal_documents(self, n_documents: int) -> list[str]:
         """The next texts.
 
-        Raises LaminaError if there are not so many left.
+        Raises LaminaError if there are not that many left.
         """
         if len(self.documents) < n_documents:
             raise LaminaError(
@@ -226,7 +226,7 @@ def _is_document(record: Raw) -> bool:
 
 
 def _keep_different_questions(questions: Mapping[str, list[Raw]]) -> dict[str, list[Raw]]:
-    """The questions without those of which another one, in any file, is a near duplicate."""
+    """The questions without near duplicates of earlier ones, in any file."""
     flat = [(name, record) for name, records in questions.items() for record in records]
     kept = _find_different([(record["query"], record["choices"]) for _, record in flat])
     different: dict[str, list[Raw]] = {name: [] for name in questions}
@@ -241,7 +241,7 @@ def _keep_different(documents: Sequence[str]) -> list[str]:
 
 
 def _find_different(documents: Sequence[tuple[str, Sequence[str]]]) -> list[int]:
-    """The indices of documents of which no earlier one is a copy or a near duplicate."""
+    """The indices of documents that are no copy or near duplicate of an earlier one."""
     from lamina.data.overlap import document_hash, find_shared_pairs, hash_word_runs
 
     hashes = [document_hash(*document) for document in documents]

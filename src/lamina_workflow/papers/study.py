@@ -1,20 +1,20 @@
 """The study behind `lamina paper NAME`: some studies of a paper, or all on one small model.
 
-With `--small`, the configuration of `config/papers` is rewritten by these rules, and nothing else
+With `--small`, the configuration of `config/papers` is rewritten by the rules below. Nothing else
 changes: names of calibrations, selectors, repairs, healings, tasks and studies stay, so that every
-row of the paper's tables comes out.
+row of the paper's tables appears.
 
-- Models: every study has the one model, `small`, in the place of its own.
+- Models: every study has the one model, `small`, in place of its own.
 - Sizes: a number of layers becomes the same share of the small model's, of `DEPTH` layers at most
   (rounded down, at least 1). `protect` and `layers` of selectors become layers at the same depth.
 - Amounts: at most `n_samples` questions or documents for each calibration and test, `LENGTH` tokens
   of a text, one solved example, two draws of a selector, `STEPS` steps of training in one pass,
-  without 4 bits.
-- Data, where a folder is given: tasks and data sets keep their names and their form (choices or
-  written answers, fields, splits), on questions and texts of that folder.
+  no 4-bit weights.
+- Data, if a folder is given: tasks and data sets keep their names and their form (choices or
+  written answers, fields, splits), but use questions and texts of that folder.
 
-`expected.csv` beside the configuration has the paper's numbers under the small model's source and
-sizes, so that `what_papers_report` compares them.
+`expected.csv` next to the configuration lists the paper's numbers under the small model's source
+and sizes, so that `what_papers_report` compares them.
 """
 
 import csv
@@ -44,24 +44,24 @@ CONFIGURATION = "config.yaml"
 EXPECTED = "config/papers/expected.csv"
 SAMPLES = 16
 LENGTH = 64  # tokens of a text
-STEPS = 4  # of a training
-# A layer more is a sweep more for each way of choosing them one by one.
+STEPS = 4  # steps of a training
+# Selectors that choose layers one by one need one more sweep for each further layer.
 DEPTH = 12
 
 
 @dataclass(frozen=True)
 class SmallModel:
-    """The model that takes the place of all others."""
+    """The model that replaces all others."""
 
     source: str
     n_layers: int
 
     def scale(self, n_layers: int, depth: int) -> int:
-        """The share that `n_layers` are of `depth` layers, in layers of this model."""
+        """Scale `n_layers` of `depth` layers to the same share of this model's layers."""
         return n_layers * self.n_layers // depth
 
     def scale_size(self, size: int | str, depth: int) -> int:
-        """How many layers are removed in the place of `size` of `depth`: a number or a share."""
+        """The number of layers that replaces `size`, a number or a share, of `depth` layers."""
         counted_layers = min(self.n_layers, DEPTH)
         if isinstance(size, str):
             return share_of_layers(size, counted_layers)
@@ -70,7 +70,7 @@ class SmallModel:
 
 @dataclass(frozen=True)
 class PaperRequest:
-    """What a user asks of `lamina paper`."""
+    """A user's request to `lamina paper`."""
 
     name: str
     studies: tuple[str, ...] = ()
@@ -84,17 +84,17 @@ class PaperRequest:
 
 
 def name_folder(request: PaperRequest) -> Path:
-    """The folder of a study of this paper."""
+    """The default folder for a study of this paper."""
     return Path("-".join(["lamina", request.name, *request.studies]))
 
 
 def write_paper(request: PaperRequest, folder: Path) -> list[str]:
-    """Write the configuration of a request into a folder, and say in sentences what it has.
+    """Write the configuration of a request into a folder, and describe its content in sentences.
 
-    A folder with the same configuration is used again, so that a run goes on.
+    A folder with the same configuration is used again, so that a run continues.
 
     Raises LaminaError if there is no such paper, study or model, the data do not suffice, or the
-        folder holds another study.
+    folder holds another study.
     """
     raw = _keep_studies(read_paper(request.name), request.studies)
     file = folder / CONFIGURATION
@@ -110,7 +110,7 @@ def write_paper(request: PaperRequest, folder: Path) -> list[str]:
     text = _format(request, small)
     check_same_study(file, text)
     notes.append(f"Every model of the paper is {small_model.source}.")
-    # The configuration is written last: data without it are written again.
+    # The configuration is written last. If it is missing, the data are written again.
     if request.data is not None and not file.exists():
         notes += write_data(raw, request.data, folder, request.n_samples)
     write_expected(PAPERS[request.name], raw, small_model, folder / EXPECTED)
@@ -119,7 +119,7 @@ def write_paper(request: PaperRequest, folder: Path) -> list[str]:
 
 
 def _keep_studies(raw: Raw, names: Sequence[str]) -> Raw:
-    """The configuration with some of its studies, and with the models of these.
+    """The configuration reduced to some of its studies and their models.
 
     Raises LaminaError if there is no such study.
     """
@@ -138,14 +138,14 @@ def _keep_studies(raw: Raw, names: Sequence[str]) -> Raw:
 
 
 def _write_configuration(file: Path, text: str) -> None:
-    """Write a configuration into a new folder, or find that the same one is there."""
+    """Write a configuration into a new folder, or check that the same one is there."""
     check_same_study(file, text)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
 
 
 def read_paper(name: str) -> Raw:
-    """The configuration of a paper as it is written.
+    """The configuration of a paper, unchanged.
 
     Raises LaminaError if there is none of that name.
     """
@@ -163,7 +163,7 @@ def locate_paper(name: str) -> str:
 def shrink(raw: Raw, small_model: SmallModel, n_samples: int, has_data: bool) -> Raw:
     """The configuration on the small model, with few samples.
 
-    has_data: Whether data sets of the hub are folders beside the configuration.
+    has_data: Whether data sets of the hub are folders next to the configuration.
     """
     depths = {name: model["layers"] for name, model in raw["models"].items()}
     first_depth = next(iter(depths.values()))
@@ -200,7 +200,7 @@ def _read_model(source: str) -> SmallModel:
 
 
 def _shrink_calibration(entry: Raw, n_samples: int, has_data: bool) -> Raw:
-    """A calibration with few samples; those of a mixture have equal shares."""
+    """A calibration with few samples; the parts of a mixture get equal shares."""
     small = dict(entry)
     if "mixture" in entry:
         return {"mixture": dict.fromkeys(entry["mixture"], 1), "limit": n_samples}
@@ -233,7 +233,7 @@ def _shrink_texts(entry: Raw, n_samples: int, has_data: bool) -> Raw:
 
 
 def _scale_selector(entry: Raw, small_model: SmallModel, depth: int) -> Raw:
-    """A selector with few draws, whose layers are those at the same depth of the small model."""
+    """A selector with few draws, whose layers are at the same depth of the small model."""
     scaled = dict(entry)
     if "replicates" in entry:
         scaled["replicates"] = 2
@@ -245,16 +245,16 @@ def _scale_selector(entry: Raw, small_model: SmallModel, depth: int) -> Raw:
 
 
 def _scale_index(index: int, small_model: SmallModel, depth: int) -> int:
-    """The layer at the same share of the depth; negative ones are counted from the end."""
+    """The layer at the same share of the depth; negative indices count from the end."""
     if index >= 0:
         return small_model.scale(index, depth)
     return -max(1, small_model.scale(-index, depth))
 
 
 def _shorten_healing(entry: Raw) -> Raw:
-    """A training of one pass and few steps, beside weights that are not in 4 bits.
+    """A training of one pass and few steps, on weights that are not in 4 bits.
 
-    Where the scores of several passes are asked for, it has two.
+    It has two passes if the scores of several are requested.
     """
     short = {key: value for key, value in entry.items() if key != "quantise"}
     short |= {"epochs": 1, "max_steps": STEPS, "batch": 4}
@@ -286,7 +286,7 @@ def _shrink_benchmarks(benchmarks: Raw, n_samples: int, has_data: bool) -> Raw:
 
 
 def _move_study(study: Raw, small_model: SmallModel, depth: int) -> Raw:
-    """A study of the small model, whose models had `depth` layers."""
+    """A study moved from models of `depth` layers to the small model."""
     moved = study | {"models": [MODEL]}
     if "removed" in study:
         sizes = [small_model.scale_size(size, depth) for size in study["removed"]]

@@ -1,4 +1,4 @@
-"""Answers of DuckDB as rows of Python, to the questions of `sql/queries` and to other queries."""
+"""Return DuckDB's answers as Python rows, for the questions of `sql/queries` and other queries."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from lamina_workflow.report.queries import read_query
 
-# What a variant keeps, whether that is enough and certain, and its rank among all that answer.
+# The share that a variant keeps, whether it is enough and certain, and the variant's rank.
 RECOMMENDED = "which_model_to_take"
 
 
 def answer_question(
     connection: duckdb.DuckDBPyConnection, question: str, **variables: Any
 ) -> list[dict[str, Any]]:
-    """Answer to a question of `sql/queries`. The question declares its variables and defaults."""
+    """The answer to a question of `sql/queries`, which declares its variables and defaults."""
     with _variables_set(connection, variables):
         return query_rows(connection, read_query(question))
 
@@ -59,7 +59,7 @@ def recommendations(
 
 
 def query_rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
-    """Answer of `query` as a list of mappings from column to value."""
+    """The answer to `query` as a list of mappings from column to value."""
     cursor = connection.execute(query)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -75,7 +75,7 @@ def group_rows(data: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any,
 
 
 def as_csv(data: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as the text of a CSV file, with the columns of the first one."""
+    """Rows as CSV text, with the columns of the first row."""
     text = io.StringIO()
     writer = csv.DictWriter(text, data[0], lineterminator="\n")
     writer.writeheader()
@@ -87,7 +87,7 @@ def as_csv(data: Sequence[Mapping[str, Any]]) -> str:
 def _variables_set(
     connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]
 ) -> Iterator[None]:
-    """Set variables of SQL while the context is open."""
+    """Set SQL variables while the context is open."""
     for name, value in variables.items():
         connection.execute(f"SET VARIABLE {name} = $value", {"value": value})
     try:

@@ -1,6 +1,6 @@
 """What a reader should know before trusting the results: the topic "With care" of the report.
 
-Each function gives its sentences, and none if there is nothing to say.
+Each function returns its sentences, or none if there is nothing to say.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures.style import format_repair
 from lamina_workflow.report.formatting import format_signed
 
-MAX_EXAMPLES = 4  # of a sentence that lists variants
-MAX_UNITS = 5  # of a sentence that lists units
-LIKELIER = 0.9  # share of the base model's loss; a smaller fall may be chance
-WIDE_INTERVAL = 0.5  # of a reliability: one that says little
+MAX_EXAMPLES = 4  # variants that a sentence lists
+MAX_UNITS = 5  # units that a sentence lists
+LIKELIER = 0.9  # share of the base model's loss; a smaller drop may be chance
+WIDE_INTERVAL = 0.5  # width from which the interval of a reliability says little
 
 
 def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -55,7 +55,7 @@ def _name_removal(row: Mapping[str, Any]) -> str:
 
 
 def list_worse_smaller_removals(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Variants that keep significantly less than one of their recipe with more units removed."""
+    """Variants that keep significantly less than one of the same recipe with more units removed."""
     variants = [
         row
         for row in answer_question(connection, "which_variants_there_are")
@@ -85,7 +85,7 @@ def _keeps_less(variant: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def list_likelier_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """Plans that were chosen because the judging documents got likelier than for the base model."""
+    """Plans chosen on judge documents that became likelier than under the base model."""
     examples = [
         f"{_name_removal(row)} (loss {row['loss_base']:.3g} to {row['loss']:.3g}, "
         f"n = {row['n_samples']})"
@@ -105,7 +105,7 @@ def list_likelier_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
 def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """Trainings that lowered the validation loss by less than the error of a mean loss.
 
-    That error is of the mean over the losses of their steps.
+    That is the error of the mean over the losses of their steps.
     """
     keys = ("selector", "calibration", "model", "removed", "repair", "healing")
     examples = []
@@ -142,8 +142,8 @@ def _list_first(examples: Sequence[str]) -> str:
 def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations the ranking of layers by accuracy is reliable.
 
-    Of the least reliable one: how many samples would be enough, and a metric that orders the
-    layers much as accuracy does and more reliably.
+    For the least reliable ranking: how many samples would be enough, and a metric that orders the
+    layers similarly and more reliably.
     """
     reliabilities = answer_question(
         connection, "how_sure_rankings_are", wanted=SUFFICIENT_RELIABILITY
@@ -151,7 +151,7 @@ def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
     sentences = []
     for (model,), model_rows in group_rows(reliabilities, "model").items():
         n_reliable = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in model_rows)
-        least_reliable = model_rows[0]  # the answer begins with it
+        least_reliable = model_rows[0]  # the answer lists it first
         sentence = (
             f"{model}: a ranking of layers by accuracy is reliable (Spearman's correlation with "
             f"one from other samples is {SUFFICIENT_RELIABILITY:.2f} or more) on {n_reliable} of "
@@ -199,7 +199,7 @@ def _round_to_two_digits(count: float) -> str:
 
 
 def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How much relevance and scores depend on the samples, or the seed, that were drawn."""
+    """How much relevance and scores depend on the random draw of samples or the seed."""
     layer_rows = [
         row
         for row in answer_question(connection, "which_layers_matter")
@@ -278,7 +278,7 @@ def count_truncated_questions(connection: duckdb.DuckDBPyConnection) -> list[str
 
 
 def count_undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many questions have a right choice whose tokens are those of a wrong one."""
+    """How many questions have a right choice with the same tokens as a wrong one."""
     treatment = {
         "calibration": "they are left out",
         "benchmark": "the first of equal choices counts, as in lm-eval",

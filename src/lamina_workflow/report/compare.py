@@ -80,7 +80,7 @@ class NumberComparison(TypedDict):
     ci_low: float
     ci_high: float
     p_value: float
-    p_holm: float  # corrected for all numbers that were compared
+    p_holm: float  # corrected for the number of comparisons
     moved: bool
     better: bool | None  # None if it did not move, or if neither direction is better
     paired: bool
@@ -114,7 +114,7 @@ def compare_folders(a: str | Path, b: str | Path) -> list[NumberComparison]:
 
 
 def _sort_key(row: NumberComparison) -> tuple[bool, float, float, str, str, str]:
-    """Moved numbers first, then the smallest p values; among equals by name."""
+    """Moved numbers first, then the smallest p values; ties by name."""
     return (
         not row["moved"],
         row["p_holm"],
@@ -138,7 +138,7 @@ def _find_tables(folder: Path) -> Path:
 
 
 def _compare_tables(table: str, first_tables: Path, second_tables: Path) -> list[NumberComparison]:
-    """The comparisons of one table, their p values corrected for their number."""
+    """The comparisons of one table, with p values corrected for their number."""
     first_numbers = _read_numbers(first_tables, table)
     second_numbers = _read_numbers(second_tables, table)
     documents: dict[tuple[str, str], dict[str, Any]] = {}
@@ -198,7 +198,7 @@ def _read_document_differences(
 def _have_same_documents(first_tables: Path, second_tables: Path, task: str) -> bool:
     """Whether the hashes of a task's documents are equal.
 
-    A folder may hold tables alone; then documents are compared by their numbers.
+    A folder may hold only tables; then documents are compared by their numbers.
     """
     first_file = first_tables.parent / "tasks" / f"{task}.parquet"
     second_file = second_tables.parent / "tasks" / f"{task}.parquet"
@@ -215,7 +215,7 @@ def _compare_numbers(
 ) -> NumberComparison | None:
     """Compare two numbers, before any correction of p; None if an error is unknown.
 
-    documents: their differences, if both were measured on the same documents
+    documents: their differences, if both numbers were measured on the same documents
     """
     test: DifferenceTest | None
     if documents and _are_all_documents(documents["differences"], first, second):
@@ -257,7 +257,7 @@ def _compare_numbers(
 def _are_all_documents(
     differences: Sequence[float], first: MeasuredNumber, second: MeasuredNumber
 ) -> bool:
-    """Whether both numbers are of these documents, asked in the same way."""
+    """Whether both numbers were measured on these documents with the same prompts."""
     return (
         len(differences) == first.n_samples == second.n_samples
         and first.test_version == second.test_version
@@ -304,7 +304,7 @@ def main() -> None:
     arguments = parser.parse_args()
     comparisons = compare_folders(arguments.a, arguments.b)
 
-    # Printed before anything is written, which may fail.
+    # Printed first, because writing may fail.
     summary_lines = list(summarise_comparisons(comparisons))
     moved_lines = [format_comparison(row) for row in comparisons if row["moved"]]
     print(*summary_lines, "", *moved_lines, sep="\n", flush=True)

@@ -1,4 +1,4 @@
-"""The comparison of two results folders as a figure and as a page."""
+"""Show the comparison of two results folders as a figure and as a page."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,8 +16,8 @@ from lamina_workflow.report.figures import style
 TEMPLATE = paths.locate("workflow/report/compare.html.j2")
 MAX_PANELS = 8
 MAX_PANEL_ROWS = 20
-MAX_UNMOVED_ROWS = 3  # of a panel in which nothing moved
-MAX_PAGE_ROWS = 20  # of a page on which nothing moved
+MAX_UNMOVED_ROWS = 3  # in a panel in which nothing moved
+MAX_PAGE_ROWS = 20  # on a page on which nothing moved
 UNMOVED_COLOUR = "#9a9a9a"
 INCHES_PER_ROW = 0.22
 PANEL_MARGIN = 0.9  # inches
@@ -28,10 +28,10 @@ Comparisons = Sequence[
 
 
 def draw_comparisons(comparisons: Comparisons) -> Figure:
-    """Differences with their 95 % intervals, a panel for each table and metric.
+    """Differences with their 95 % intervals, one panel for each table and metric.
 
-    A panel shows the numbers that moved, or the least p values if none did. The panels are those
-    with the least p values.
+    A panel shows the numbers that moved, or those with the least p values if none did. Likewise,
+    the panels are those with the least p values.
     """
     groups = group_rows(comparisons, "table", "metric")
     names = sorted(groups, key=lambda name: groups[name][0]["p_holm"])[:MAX_PANELS]

@@ -1,14 +1,14 @@
 """The tables of a run in DuckDB with the views of `sql/*.sql`: in memory, or inside one file.
 
-Jobs of a run query Parquet files in memory (`connect`). The file, `results/lamina.duckdb`
-(`build`), is what a run leaves to its user: one file that can be sent to others and opened from any
-folder, by every DuckDB from 1.2 on. So it holds the rows of every table and also of every derived
-view. (DuckDB 2 stores the SQL of a view in a form that older versions read as another query:
-`k.* LIKE 'kept%'` as `k.*`, and a common table expression without its MATERIALIZED.)
+Jobs of a run query Parquet files in memory (`connect_views`). The file, `results/lamina.duckdb`
+(`build_database`), is what a run leaves to its user: one file that can be sent to others and opened
+from any folder, by every DuckDB from 1.2 on. So it stores the rows of every table and of every
+derived view. (DuckDB 2 stores the SQL of a view in a form that older versions read as another
+query: `k.* LIKE 'kept%'` as `k.*`, and a common table expression without its MATERIALIZED.)
 
 Schema `main` of the file holds the last study. Every other study that was run in the folder has a
-schema of its own name; its tables are kept as links in `studies/{study}/` beside the file. Schema
-`studies` holds the rows of all studies with a column `study`.
+schema of its own name; its tables are kept as links in `studies/{study}/` next to the file. Schema
+`studies` holds the rows of all studies, with a column `study`.
 """
 
 import glob
@@ -46,19 +46,18 @@ def connect_views(
     """Open the views of these Parquet files, `{table}.parquet` each, in memory without comments.
 
     The `computed` views become tables, for callers that query them many times. No other file in the
-    folder of the tables is read: a job that reads a table that is not among its inputs would race
-    with the job that writes it. Views that need another table are left out, and a query on such a
-    view fails.
+    folder of the tables is read: reading a table that is not a job's input would race with the job
+    that writes it. Views that need a missing table are left out, and a query on such a view fails.
 
-    Raises LaminaError if a file is not named like a table, or if it is damaged, which DuckDB does
-    not check.
+    Raises LaminaError if a file is not named like a table, or is damaged, which DuckDB does not
+    check.
     """
     connection = duckdb.connect()
     _add_tables(connection, tables, "VIEW")
     for statement in split_statements(read_view_statements(views)):
         if find_subject_view(statement) in computed:
             statement = turn_view_into_table(statement)
-        # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
+        # DuckDB refuses to create a view of which a table is missing.
         with suppress(duckdb.CatalogException):
             connection.execute(statement)
     return connection
@@ -136,7 +135,7 @@ def build_database(
 
 
 def _remove_temporary_files(output: Path) -> None:
-    """Those of this build and of killed builds."""
+    """Remove the temporary files of this build and of killed builds."""
     for file in output.parent.glob(f".{glob.escape(output.name)}.*.tmp*"):
         file.unlink(missing_ok=True)
 
@@ -166,7 +165,7 @@ class DatabaseWriter:
         self.study = study
 
     def write(self, file: Path, tables: Iterable[Path], studies_folder: Path) -> None:
-        """Write this study from its tables, and the others from the tables that are kept."""
+        """Write this study from its tables, and the other studies from their kept tables."""
         self.connection.execute(
             f"ATTACH {quote_text(str(file))} AS output "
             f"(STORAGE_VERSION '{STORAGE_VERSION}', BLOCK_SIZE {BLOCK_SIZE})"
@@ -185,7 +184,7 @@ class DatabaseWriter:
         self.connection.execute("DETACH output")
 
     def _add_other_studies(self, studies_folder: Path) -> list[str]:
-        """Create a schema for each other study, but for those with a damaged table."""
+        """Create a schema for each other study, except those with a damaged table."""
         added = []
         for folder in sorted(studies_folder.iterdir()):
             files = [file for file in folder.glob("*.parquet") if file.stem in parquet.TABLES]
@@ -206,7 +205,7 @@ class DatabaseWriter:
             print(f"lamina: study '{study}' is left out of the database: {error}", file=sys.stderr)
             return False
         for statement in self.statements:
-            # An earlier version of lamina may not have written the table or column of a view.
+            # An earlier version of lamina may not have written a table or column that a view needs.
             with suppress(duckdb.CatalogException, duckdb.BinderException):
                 self.connection.execute(turn_view_into_table(statement))
         return True

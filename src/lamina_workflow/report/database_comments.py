@@ -1,8 +1,8 @@
 """The comments of a database file: what a row of each table is, and what its columns mean.
 
-Tables are described by their schemas. A view has comments beside its statement, for itself and for
-the columns that it adds. A column that it passes on is described as in the first table or view that
-its FROM and JOIN name and that has it; a column of a metric by the metric's help.
+Tables are described by their schemas. A view has comments next to its statement, for itself and for
+the columns that it adds. A column that it passes on takes its description from the first table or
+view in its FROM and JOIN that has it; a column of a metric, from the metric's help.
 """
 
 import re
@@ -22,7 +22,7 @@ _SOURCE = re.compile(r"\b(?:FROM|JOIN) \(*(?:FROM )?(\w+)")
 def describe_tables(connection: duckdb.DuckDBPyConnection, statements: Iterable[str]) -> None:
     """Comment the tables of schema `main` and their columns, and the columns that views pass on.
 
-    statements: those of the views file, after which the views are there with their own comments
+    statements: those of the views file, already executed, with the views' own comments
     """
     column_comments = read_column_comments(connection)
     descriptions: dict[str, dict[str, str]] = {}

@@ -1,7 +1,7 @@
-"""The end of a run that succeeded: its variants as a table, the best one and how to take it.
+"""The last lines of a successful run: its variants as a table, the best one and how to take it.
 
-`python -m lamina_workflow.report.ending [CONFIGURATION]` prints it, from the tables under
-`results/` of the current folder and with what the configuration's `report` asks for.
+`python -m lamina_workflow.report.ending [CONFIGURATION]` prints them, from the tables under
+`results/` of the current folder, as `report` in the configuration asks.
 """
 
 import sys
@@ -39,13 +39,12 @@ def summarise_run(
 ) -> list[str]:
     """What to look at first in a folder of results.
 
-    The best variant is the one with the most layers removed among those that the report recommends
-    for single tasks; one that keeps enough with certainty comes before others. Where none keeps
-    enough, the nearest one is named. If nothing was pruned, the lines say which layers can be
-    removed and which matter.
+    The best variant has the most layers removed among those that the report recommends for single
+    tasks. One that certainly keeps enough comes before others. If none keeps enough, the nearest
+    one is named. If nothing was pruned, the lines say which layers can be removed and which matter.
 
     wanted: What a variant must keep.
-    configuration: What a command must say about the configuration of the run.
+    configuration: The argument that names the configuration of the run in a command.
     stock_repairs: `none`, and the repairs that leave no patch in the model.
     """
     with database.connect_views(views, list_tables(results)) as connection:
@@ -91,7 +90,7 @@ def _describe_recommendation(
     handles: Mapping[str, str],
     configuration: str,
 ) -> list[str]:
-    """The best variant and how to take it; where none keeps enough, the nearest one."""
+    """The best variant and how to take it; if none keeps enough, the nearest one."""
     if not recommended and not wanted.must_load:
         return [
             "best variant  none is recommended: none was measured on its calibration's task "
@@ -121,7 +120,7 @@ def _describe_recommendation(
 
 
 def _describe_variant(row: dict[str, Any], wanted: Report, handles: Mapping[str, str]) -> str:
-    """Name, share kept, size and verdict of a variant that answers for its calibration's task."""
+    """Name, share kept, size and verdict of a variant, on its calibration's task."""
     removed_units = removals_among((row["units"] or "").split())
     unit_words = "layers"
     if row["component"] != "layer":
@@ -140,7 +139,7 @@ def _describe_variant(row: dict[str, Any], wanted: Report, handles: Mapping[str,
 
 
 def _list_commands(variant: str, handles: Mapping[str, str], configuration: str) -> list[str]:
-    """How to take a variant away, try it and load it."""
+    """The commands that export a variant, try it and load it."""
     name = handles.get(variant, variant)
     return [
         f"take it       lamina export {name}{configuration}",
@@ -150,7 +149,7 @@ def _list_commands(variant: str, handles: Mapping[str, str], configuration: str)
 
 
 def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
-    """A line about the tasks on which the base model is not shown to be above chance."""
+    """A line about tasks on which the base model is not significantly above chance."""
     guessed_tasks = [
         f"{row['model']} on {row['name']} (n = {row['n_samples']:,.0f})"
         for row in recommended
@@ -261,7 +260,7 @@ def main(arguments: Sequence[str]) -> None:
     lines = summarise_run(wanted=wanted, configuration=configuration, stock_repairs=stock_repairs)
     with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)
-    database.open_database(shell.DATABASE).close()  # before anybody is sent there
+    database.open_database(shell.DATABASE).close()  # check it before sending anybody there
     print("\n".join([*lines, *source_lines]))
 
 

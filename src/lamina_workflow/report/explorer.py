@@ -1,7 +1,7 @@
-"""The figures of the report that follow its controls: Vega-Lite over one table of variants.
+"""The interactive figures of the report: Vega-Lite over one table of variants.
 
-The same specification is drawn here without a browser, for paper and for pages without scripts, and
-by the page itself.
+The page draws each specification itself. For paper and for pages without scripts, it is also drawn
+here, without a browser.
 """
 
 import json
@@ -32,9 +32,9 @@ SHAPES = (
     "triangle-left",
 )
 TEMPLATE = paths.locate("workflow/report/explorer.json")
-STILL_WIDTH = 760  # pixels, of a figure that on the page is as wide as its container
+STILL_WIDTH = 760  # pixels; on the page, a figure is as wide as its container
 
-# Attributes of SVG with the values that they have anyway.
+# SVG attributes that are left out, with their default values.
 _DEFAULT_ATTRIBUTES = (
     r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
 )
@@ -56,9 +56,9 @@ def list_variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]
 
 
 def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the figures draw and the controls filter: a point for each variant.
+    """The points that the figures draw and the controls filter, one for each variant.
 
-    A base model has no numbers to draw. Each number has the ends of its 95 % interval.
+    A base model has no numbers to draw. Each number comes with the ends of its 95 % interval.
     """
     points = []
     for variant in variants:
@@ -88,7 +88,7 @@ def list_points(variants: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _make_interval_fields(
     name: str, value: float | None, stderr: float | None, scale: int
 ) -> dict[str, float]:
-    """The number and the ends of its interval, as far as they are known and finite."""
+    """The number and the ends of its interval, where they are known and finite."""
     if value is None:
         return {}
     interval_fields = {name: value * scale}
@@ -102,10 +102,10 @@ def _make_interval_fields(
 def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[str, Specification]:
     """The specification of each figure that has data, by name.
 
-    The rows are not in it: they are its data set `variants`. The file TEMPLATE has both
-    specifications, with names that begin with $ where the selectors and repairs of the rows belong.
+    The rows are not in it: they are its data set `variants`. The file TEMPLATE holds both
+    specifications, with names that begin with $ in place of the rows' selectors and repairs.
 
-    keep: share of the base model's number that a dashed line shows
+    keep: share of the base model's number, drawn as a dashed line
     """
     pruned_points = [point for point in points if "kept" in point]
     selector_names = sorted({point["selector"] for point in pruned_points}, key=_accuracy_first)
@@ -150,7 +150,7 @@ def _encode_names(field: str, names: Sequence[str], marks: Sequence[str]) -> dic
 
 
 def draw_still(specification: Specification, points: Sequence[dict[str, Any]], model: str) -> str:
-    """The figure as SVG, for one model, without needless attributes and digits."""
+    """The figure as SVG, for one model, without superfluous attributes and digits."""
     model_points = [point for point in points if point["model"] == model]
     filled_specification = specification | {"data": {"name": "variants", "values": model_points}}
     if specification.get("width") == "container":
@@ -166,6 +166,6 @@ def _keep_one_decimal(coordinates: re.Match[str]) -> str:
 
 @cache
 def bundle_scripts() -> str:
-    """The script of Vega-Lite and its renderer, which the page holds once."""
+    """The script of Vega-Lite and its renderer, which the page contains once."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", r"<\/script")

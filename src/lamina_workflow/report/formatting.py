@@ -1,4 +1,4 @@
-"""Numbers and removals as the text of table cells and cards; the filters of the page's template."""
+"""Format numbers and removals for tables and cards; these are filters of the page's template."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from lamina.models.units import describe_moves, parse_unit, removals_among
 from lamina_workflow.report.figures.style import format_interval
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
-DASH = "–"  # of a number that there is not
+DASH = "–"  # stands for a missing number
 
 
 def format_decimal(value: float | None, digits: int = 3) -> str:
@@ -38,7 +38,7 @@ def format_percent(value: float | None, stderr: float | None) -> str:
 
 
 def format_share(value: float | None) -> str:
-    """A share in percent without an interval: a count, not a measurement."""
+    """A share in percent without an interval, for counts."""
     if value is None:
         return DASH
     return f"{100 * value:.1f}"
@@ -57,7 +57,7 @@ def format_time_ratio(ratio: float | None, stderr: float | None, repeats: int | 
 
 
 def format_speed_ratio(ratio: float, stderr: float | None, repeats: int | None) -> str:
-    """How many times faster, with its 95 % interval."""
+    """A ratio of speeds with its 95 % interval."""
     if stderr is None or repeats is None or repeats < 2:
         return f"× {ratio:.2f}"
     low, high = ratio_interval(ratio, stderr, int(repeats))
@@ -82,11 +82,11 @@ def differs_from_one(ratio: float, stderr: float | None, repeats: int | None) ->
 
 
 def describe_removal(row: Mapping[str, Any], n_layers: int) -> str:
-    """What a variant removes, in words: `layers 5 and 9 of 12`, `5.mlp and 9.mlp`.
+    """The edits of a variant in words: `layers 5 and 9 of 12`, `5.mlp and 9.mlp`.
 
     Other edits follow it, or stand alone: `runs layers 7 to 9 twice`.
 
-    A recipe has a plan for each task and so no units of its own: of it, how many are removed.
+    A recipe has one plan per task and so no units of its own; for it, the number of removed units.
     """
     edits = (row["units"] or "").split()
     moves = describe_moves(edits)
@@ -115,9 +115,9 @@ def _describe_size(removed: int, component: str, n_layers: int) -> str:
 
 
 def count_text_samples(row: Mapping[str, Any]) -> str:
-    """How many samples of general text a variant was measured on.
+    """The number of general-text samples on which a variant was measured.
 
-    The samples are documents, or blocks of windows where the documents of a text are joined.
+    The samples are documents, or blocks of windows if the documents of a text are joined.
     """
     n_blocks = int(row["text_blocks"])
     n_documents = int(row["text_samples"]) - n_blocks
@@ -130,7 +130,7 @@ def count_text_samples(row: Mapping[str, Any]) -> str:
 
 
 def capitalise_first(text: str) -> str:
-    """The text with a capital first letter; the others stay, as in names."""
+    """The text with a capital first letter; the other letters stay, as in names."""
     return text[:1].upper() + text[1:]
 
 

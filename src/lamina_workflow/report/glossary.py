@@ -1,6 +1,6 @@
-"""The meaning of the names in a configuration, for readers of the report who did not write it.
+"""Explain the names in a configuration to readers of the report who did not write it.
 
-The words are made from the entries: the first sentence of the class, then what the options say.
+The text comes from the entries: the first sentence of the class, then the options.
 """
 
 import inspect
@@ -16,12 +16,12 @@ from lamina.options.selectors import Selector
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune
 
-# Keys that have a sentence of their own, or that the first sentence of the class tells.
+# Keys with a sentence of their own, and those that the first sentence of the class covers.
 _DESCRIBED_KEYS = ("metric", "repair", "also", "data", "donors", "method", "strategy")
 
 
 def build_glossary(config: Configuration) -> dict[str, dict[str, str]]:
-    """What each name that studies list means, by section: `selectors`, `repairs`, `healings`.
+    """The meaning of each name in the studies, by section: `selectors`, `repairs`, `healings`.
 
     Section `chosen` has half a sentence on how each selector chooses. The keys of section `stock`
     are the repairs whose variants other programs can load.
@@ -46,7 +46,7 @@ def _describe_entries(entries: Mapping[str, Choice], names: Iterable[str]) -> di
 
 
 def _exports_as_stock(config: Configuration, repair: str) -> bool:
-    """Whether an export has a class of transformers: no map of the stream is left in the model."""
+    """Whether an export loads as a standard transformers class: it contains no patch."""
     return repair != "none" and not config.repairs[repair].LINEAR
 
 
@@ -63,7 +63,7 @@ def describe_choice(selector: Selector) -> str:
 
 
 def describe_entry(entry: Choice) -> str:
-    """The first sentence of its class, then its options that differ from the defaults."""
+    """The first sentence of the entry's class, then its options that differ from the defaults."""
     options = entry.options()
     sentences = [_read_first_sentence(type(entry))]
     metric = getattr(entry, "metric", None)

@@ -8,22 +8,22 @@ from scipy import stats
 
 from lamina_workflow.report.paired_tests import DifferenceTest, timing_degrees
 
-SMALLEST_STDERR = 1e-300  # of a difference without any error, which so has p = 0
+SMALLEST_STDERR = 1e-300  # for a difference without any error, so that its p is 0
 
 
 @dataclass(frozen=True)
 class MeasuredNumber:
-    """A number of a table with its error: a 95 % interval, or a standard error, or neither."""
+    """A number of a table with its error: a 95 % interval, a standard error, or neither."""
 
-    number: str  # which one it is: the variant and task, or the calibration and unit
+    number: str  # identifies it: the variant and task, or the calibration and unit
     metric: str
     value: float
     n_samples: int
-    higher_is_better: bool | None  # None where neither direction is better
+    higher_is_better: bool | None  # None if neither direction is better
     stderr: float | None = None
     ci_low: float | None = None
     ci_high: float | None = None
-    test_version: str | None = None  # version of the task and its examples in the prompt
+    test_version: str | None = None  # version of the task and of its few-shot examples
 
 
 class _Estimate(NamedTuple):
@@ -79,7 +79,7 @@ def compare_independent(
 def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
     """The number on the scale of its test; None if its error is unknown.
 
-    If all samples agree, its interval is as wide as if one more sample might differ.
+    If all samples agree, the interval is as wide as if one more sample might differ.
     """
     n_samples = number.n_samples
     if number.value is None or not abs(number.value) < float("inf"):
@@ -103,7 +103,7 @@ def _estimate(number: MeasuredNumber, is_time_ratio: bool) -> _Estimate | None:
 
 
 def _combine_errors(half_widths: tuple[float, float], degrees: tuple[int, int]) -> _DifferenceError:
-    """The error of a difference, from half the widths of the 95 % intervals of its numbers."""
+    """The error of a difference, from the half widths of its numbers' 95 % intervals."""
     stderrs = [
         half_width / float(stats.t.ppf(0.975, n))
         for half_width, n in zip(half_widths, degrees, strict=True)

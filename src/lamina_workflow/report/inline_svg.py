@@ -1,4 +1,4 @@
-"""The figures of a run as elements of its page: each SVG file becomes an `svg` element."""
+"""Embed the figures of a run in its page: each SVG file becomes an `svg` element."""
 
 import re
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from lamina.registry import declared_literals
 
-# Characters of a figure's CSV that the page holds; a longer one is only a file beside the picture.
+# Characters of a figure's CSV that the page embeds; a longer one stays a file next to the picture.
 MAX_CSV_LENGTH = 300_000
-DEFAULT_WIDTH = 900  # pixels, of a file that names none
+DEFAULT_WIDTH = 900  # pixels, for a file without a width
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class PageFigure:
 
 
 def read_figures(files: Iterable[Path]) -> list[PageFigure]:
-    """Those of the figures that have data, in the order of the page.
+    """The figures that have data, in the order of the page.
 
-    A figure without data has no caption. `{name}.csv` stands beside `{name}.svg`.
+    A figure without data has no caption. `{name}.csv` is next to `{name}.svg`.
     """
     titles = declared_literals("lamina_workflow.report.figures", "TITLE")
     positions = declared_literals("lamina_workflow.report.figures", "POSITION")
@@ -71,10 +71,10 @@ def _read_csv(file: Path) -> Markup:
 
 
 def make_element(svg: str, id_prefix: str, title: str) -> Markup:
-    """The text of an SVG file as an element of a page, without its prologue and addresses.
+    """The text of an SVG file as an element of a page, without its prologue and links.
 
-    An id stays only if the drawing refers to it, and begins with `id_prefix`, so that the ids of
-    several figures on one page differ.
+    An id is kept only if the drawing refers to it. It gets the prefix `id_prefix`, so that the ids
+    of several figures on one page differ.
     """
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""What `lamina judge` measured: new questions, on a variant and on its base model."""
+"""The measurements of `lamina judge`: new questions, on a variant and on its base model."""
 
 import math
 import operator
@@ -47,7 +47,7 @@ class KeptShare(NamedTuple):
 def read_judgements(files: Iterable[str]) -> list[Judgement]:
     """The judgements in files that `lamina judge` wrote.
 
-    Raises LaminaError for a file that lacks something, as those of an earlier lamina do.
+    Raises LaminaError if a file lacks something, for example because an earlier lamina wrote it.
     """
     judgements: list[Judgement] = []
     for file in files:
@@ -66,7 +66,7 @@ def read_judgements(files: Iterable[str]) -> list[Judgement]:
 def compare_scores(judgement: Judgement, keep: float) -> ComparedScores:
     """Both scores, the paired difference, and whether the variant keeps enough.
 
-    keep: The share of the base model's score that is asked for.
+    keep: The required share of the base model's score.
     """
     pairs = zip(judgement.pruned, judgement.base, strict=True)
     differences = [pruned - base for pruned, base in pairs]
@@ -88,7 +88,7 @@ def compare_scores(judgement: Judgement, keep: float) -> ComparedScores:
 
 
 def _describe_kept(judgement: Judgement, keep: float) -> str:
-    """Yes, no, or that it cannot be told, with the share that is kept."""
+    """Yes, no, or undecided, with the share that is kept."""
     n_samples = len(judgement.base)
     asked = f"{100 * keep:g} % of the base model's score"
     base_low, _ = wilson_interval(sum(judgement.base), n_samples)
@@ -115,11 +115,12 @@ def _describe_kept(judgement: Judgement, keep: float) -> str:
 def measure_kept_share(base: Sequence[float], pruned: Sequence[float]) -> KeptShare | None:
     """The ratio of two shares of right answers to the same questions.
 
-    None if the base model answers so few rightly that the ratio has no bounds.
+    None if the base model has so few right answers that the ratio is unbounded.
 
-    The interval has every ratio k for which the mean of pruned - k base differs from zero by at most
-    1.96 standard errors [Fieller 1954]. As in every paired comparison here, one question that only
-    the variant and one that only the base model answers rightly are added [Bonett and Price 2012].
+    The interval contains every ratio k for which the mean of pruned - k base differs from zero by
+    at most 1.96 standard errors [Fieller 1954]. As in every paired comparison here, two questions
+    are added: one that only the variant answers right, and one that only the base model answers
+    right [Bonett and Price 2012].
     """
     both_right = sum(map(operator.mul, base, pruned))
     n_questions = len(base) + 2

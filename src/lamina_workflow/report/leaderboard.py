@@ -30,7 +30,7 @@ VARIANTS = """
 
 
 def read_variants(runs: Sequence[str]) -> list[dict[str, Any]]:
-    """The variants of each run with their scores, a run after the other, best first.
+    """The variants of each run with their scores, run by run, best first.
 
     runs: Files `lamina.duckdb`, or the folders that hold them.
 
@@ -45,7 +45,7 @@ def read_variants(runs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def render_leaderboard(variants: Sequence[dict[str, Any]], n_runs: int) -> str:
-    """The page as HTML, of variants as `read_variants` gives them."""
+    """The page as HTML, for variants from `read_variants`."""
     template = Path(paths.locate(TEMPLATE))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),

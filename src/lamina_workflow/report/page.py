@@ -24,13 +24,13 @@ from lamina_workflow.report.recommendation import RUNTIME_NAMES, Recommender
 
 MAX_DISAGREEMENTS = 15  # rows of their table
 N_TOP_LAYERS = 3  # layers of a calibration that "At a glance" calls the most relevant
-DEFAULT_CONFIGURATION = "config/config.yaml"  # what commands take if no other one is named
+DEFAULT_CONFIGURATION = "config/config.yaml"  # which commands use by default
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 
-# Columns of a variant by which the controls of the page select.
+# Columns by which the page's controls filter variants.
 CONTROLS = ("model", "calibration", "selector", "removed", "repaired_by")
 
-# The question of `sql/queries` that a section of the page answers; figures name their own.
+# The question of `sql/queries` that each section of the page answers; figures name their own.
 SECTION_QUESTIONS = {
     "refused": "which_plans_were_refused",
     "gates": "which_gates_are_passed",
@@ -50,7 +50,7 @@ QUESTIONS = {
 
 
 class CalibrationGlance(TypedDict):
-    """What removing single layers did on one calibration: a row of the section "At a glance"."""
+    """The effect of removing single layers on one calibration: a row of "At a glance"."""
 
     model: str
     calibration: str
@@ -78,15 +78,16 @@ def render_report(
     """The report as HTML.
 
     connection: views of the run's tables (`lamina_workflow.report.database.connect_views`)
-    figures: the figures as `{name}.svg`, each with `{name}.csv` beside it
-    facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
+    figures: the figures as `{name}.svg`, each with `{name}.csv` next to it
+    facts: facts about the run, shown unchanged: versions, seed, commit, wall time, machine; may be
+        nested
     keep, general_text, counted_from: what a model must keep to be recommended
         (`lamina_workflow.report.answers.recommendations`)
-    names: the meanings of names of the configuration, by section
+    names: the meanings of names in the configuration, by section
         (`lamina_workflow.report.glossary`)
-    sizes: the sizes that were asked for, and how many layers each is
-    must_load: the program that must load what is recommended; None allows any
-    judgements: what `lamina judge` measured
+    sizes: the requested sizes, and how many layers each is
+    must_load: the program that must be able to load a recommended model; None allows any
+    judgements: the measurements of `lamina judge`
     """
     variants = explorer.list_variants(connection)
     stock_repairs = ["none", *names.get("stock", ())]
@@ -121,7 +122,7 @@ def render_report(
 
 
 def _answer_sections(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-    """The answers to SECTION_QUESTIONS, as the sections show them."""
+    """The answers to SECTION_QUESTIONS, in the form that the sections show."""
     contents: dict[str, Any] = {}
     for section, question in SECTION_QUESTIONS.items():
         contents[section] = answer_question(connection, question)
@@ -156,7 +157,7 @@ def _summarise_with_sizes(
 
 
 def _format_export_option(facts: Mapping[str, Any]) -> str:
-    """What a command of the page says about the configuration of the run."""
+    """The argument that names the configuration of the run in a command on the page."""
     configuration = str(facts.get("configuration", "")).removeprefix(f"{Path.cwd()}/")
     if configuration in ("", DEFAULT_CONFIGURATION):
         return ""
@@ -166,7 +167,7 @@ def _format_export_option(facts: Mapping[str, Any]) -> str:
 def _explain_names(
     connection: duckdb.DuckDBPyConnection, names: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Mapping[str, str]]:
-    """The sections of "What the names mean": of the configuration, and metrics with scores."""
+    """The sections of "What the names mean": names of the configuration, and scored metrics."""
     meanings: dict[str, Mapping[str, str]] = {}
     for section in ("selectors", "repairs", "healings"):
         if names.get(section):
@@ -184,7 +185,7 @@ def _explain_names(
 
 
 def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any]:
-    """What the section "Explore" needs: its controls, its figures as pictures, and their data."""
+    """The content of section "Explore": its controls, its figures as pictures, and their data."""
     points = explorer.list_points(variants)
     specifications = explorer.fill_specifications(points, keep)
     models = dict.fromkeys(point["model"] for point in points)
@@ -210,7 +211,7 @@ def _fill_explorer(variants: list[dict[str, Any]], keep: float) -> dict[str, Any
 
 
 def format_json(value: Any) -> str:
-    """JSON in which no text can end the script element around it."""
+    """JSON text that cannot close the script element around it."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -228,7 +229,7 @@ def glance_at_calibrations(layers: list[dict[str, Any]]) -> list[CalibrationGlan
 
 
 def _has_accuracy_verdict(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of one layer, and says its accuracy relevance or why it has none."""
+    """Whether a row is about one layer and has its accuracy relevance, or why it has none."""
     is_layer = row["component"] == "layer" and row["n_draws"] is None
     return is_layer and (row["accuracy"] is not None or bool(row["accuracy_reason"]))
 
@@ -254,7 +255,7 @@ def _glance_at_calibration(
 
 
 def flatten_facts(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
+    """Nested facts as (name, value) rows; names of inner facts include the outer name."""
     flat_facts: list[tuple[str, str]] = []
     for name, value in facts.items():
         label = f"{prefix}{name}".replace("_", " ")

@@ -1,6 +1,6 @@
 """Which of two selectors is better at equal size and repair: paired tests on the documents of both.
 
-A test flips the signs of the documents' differences, which are as likely as their opposites if the
+A test flips the signs of the documents' differences at random: both signs are equally likely if the
 selectors are equal. For answers that are right or wrong, this is McNemar's exact test. All
 documents of a task have the same weight, and so have all tasks of a mean. Holm's step-down method
 [Holm 1979] corrects the tests of one size and repair together for their number.
@@ -17,14 +17,14 @@ from scipy import stats
 
 from lamina_workflow.report.answers import group_rows, query_rows
 
-# A sum of so many flipped differences is as good as normal; of fewer, signs are drawn.
+# With this many terms, a sum of flipped differences is nearly normal; with fewer, signs are drawn.
 MIN_FOR_NORMAL = 50
 N_SIGN_DRAWS = 9999
-# An interval of a ratio says nothing about it if its ends are more than so many times apart.
+# An interval of a ratio is useless if its ends differ by more than this factor.
 NOISY = 3
 ALL = "all"  # the calibration and the task of a mean over tasks
 
-# What is tested: each document's value, higher being better, in the main metric of an own task.
+# The tested values, one per document, higher being better, in the main metric of an own task.
 VALUES = """
 SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric,
     s.removed, coalesce(r.layers, s.removed) AS layers, s.repair, s.healing, s.selector,
@@ -57,7 +57,7 @@ class DifferenceTest(TypedDict):
 
 
 class PairedTest(DifferenceTest):
-    """A difference over documents that both variants were tested on."""
+    """A difference over documents on which both variants were tested."""
 
     n_samples: int  # documents
     n_different: int  # documents with a difference
@@ -66,7 +66,7 @@ class PairedTest(DifferenceTest):
 def compare_selectors(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
     """Rows of table `comparisons`, from views `scores`, `benchmark_samples` and `removal_order`.
 
-    There are no rows for a single selector, nor for two that remove units of other kinds.
+    There are no rows for a single selector, nor for two that remove different kinds of units.
     """
     value_rows = query_rows(connection, VALUES)
     value_rows += _take_as_chosen(value_rows)
@@ -87,7 +87,7 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[st
 
 
 def _take_as_chosen(value_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of each plan with the repair with which its selector chose it.
+    """The rows of each plan with the repair that its selector chose it with.
 
     There are none for sizes at which all plans were chosen without a repair.
     """
@@ -104,7 +104,7 @@ def _take_as_chosen(value_rows: Iterable[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _group_values(value_rows: Iterable[Mapping[str, Any]]) -> dict[str, DocumentValues]:
-    """By selector."""
+    """Values of documents, by selector."""
     values_by_selector: dict[str, DocumentValues] = {}
     for row in value_rows:
         task_key = (row["calibration"], row["task"], row["metric"])
@@ -114,7 +114,7 @@ def _group_values(value_rows: Iterable[Mapping[str, Any]]) -> dict[str, Document
 
 
 def _subtract_values(values: DocumentValues, rival_values: DocumentValues) -> DocumentValues:
-    """The difference on each document that both were tested on, without tasks that have none."""
+    """The difference on each document that both were tested on, without empty tasks."""
     differences: DocumentValues = {}
     for task_key in sorted(values.keys() & rival_values.keys()):
         own_values = values[task_key]
@@ -161,7 +161,7 @@ def _with_holm(family: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _test_mean_difference(differences: DocumentValues) -> PairedTest:
     """Test the mean over tasks.
 
-    A document that was tested under several calibrations counts once: its differences add up.
+    A document that was tested under several calibrations counts once: its differences are summed.
     """
     shares_by_task: dict[str, dict[int, float]] = {}
     for (_, task, _), by_sample in differences.items():
@@ -180,7 +180,7 @@ def _test_mean_difference(differences: DocumentValues) -> PairedTest:
 def compute_paired_test(differences: Sequence[Sequence[float] | np.ndarray]) -> PairedTest:
     """Test the mean over tasks of the mean difference over documents.
 
-    differences: of each task, those of its documents
+    differences: for each task, the differences of its documents
     """
     task_differences = [np.asarray(task, dtype=float) for task in differences]
     weighted_differences = np.concatenate(
@@ -209,11 +209,11 @@ def compute_paired_test(differences: Sequence[Sequence[float] | np.ndarray]) -> 
 def compute_interval(stderr: float, third_cumulant: float, degrees: int) -> tuple[float, float]:
     """How far the 95 % interval of a mean reaches below and above it; NaN for a single number.
 
-    third_cumulant: of the mean; 0 where its distribution is symmetric
-    degrees: of freedom
+    third_cumulant: that of the mean; 0 if its distribution is symmetric
+    degrees: degrees of freedom
 
-    The wider of Student's t and of Hall's transformation of it, which removes its skewness
-    [Hall 1992, J. R. Stat. Soc. B 54]: with a = third_cumulant / stderr^3,
+    The wider one of Student's t interval and that of Hall's transformation of t, which removes its
+    skewness [Hall 1992, J. R. Stat. Soc. B 54]: with a = third_cumulant / stderr^3,
     t + a t^2 / 3 + a^2 t^3 / 27 + a / 6 is nearly as normal as t is for normal numbers.
     """
     quantile = float(stats.t.ppf(0.975, degrees)) if degrees > 0 else math.nan
@@ -226,15 +226,15 @@ def compute_interval(stderr: float, third_cumulant: float, degrees: int) -> tupl
 
 
 def _invert_hall(quantile: float, skewness: float) -> float:
-    """The t whose transform is the quantile."""
+    """The t that Hall's transformation maps to the quantile."""
     return 3 / skewness * (math.cbrt(1 + skewness * (quantile - skewness / 6)) - 1)
 
 
 def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, float]:
     """95 % interval of a geometric mean of `repeats` ratios, by Student's t of their logarithms.
 
-    Times are skewed, which so few of them do not show. With half the degrees of freedom the
-    interval also holds for exponential ones; for others it is wider than it need be.
+    Times are skewed, which a small number of them does not show. With half the degrees of freedom,
+    the interval is valid even for exponential times; for others it is wider than necessary.
     """
     half_width = float(stats.t.ppf(0.975, timing_degrees(repeats))) * stderr / ratio
     return ratio * math.exp(-half_width), ratio * math.exp(half_width)
@@ -248,9 +248,9 @@ def timing_degrees(repeats: int) -> int:
 def _variance_of_mean(differences: np.ndarray) -> float:
     """The variance of the mean of these differences.
 
-    If answers are right or wrong, all differences have one size or are zero. Few or no differences
-    must not make the mean certain, so one document is added that differs in each direction
-    [Bonett and Price 2012]; SQL has the same in `paired_stderr`.
+    If answers are right or wrong, all nonzero differences have one size. Few or no differences must
+    not make the mean certain, so one document is added that differs in each direction
+    [Bonett and Price 2012]. `paired_stderr` does the same in SQL.
     """
     n_documents = len(differences)
     difference_sizes = abs(differences[differences != 0])
@@ -265,7 +265,7 @@ def _variance_of_mean(differences: np.ndarray) -> float:
 def _third_cumulant_of_mean(differences: np.ndarray) -> float:
     """The third cumulant of the mean of these differences.
 
-    0 for answers that are right or wrong, whose variance allows for it, and for fewer than three.
+    0 for fewer than three, and for answers that are right or wrong, whose variance allows for it.
     """
     n_documents = len(differences)
     difference_sizes = abs(differences[differences != 0])
@@ -280,9 +280,9 @@ def _are_equal(sizes: np.ndarray) -> bool:
 
 
 def compute_sign_flip_p_value(differences: np.ndarray) -> float:
-    """Two-sided p of a sum if the sign of each of its terms is random.
+    """Two-sided p of a sum if each of its terms has a random sign.
 
-    Exact where all nonzero terms have one size.
+    Exact if all nonzero terms have one size.
     """
     nonzero_differences = differences[differences != 0]
     if not len(nonzero_differences):
@@ -303,7 +303,7 @@ def compute_sign_flip_p_value(differences: np.ndarray) -> float:
 
 
 def correct_by_holm(p_values: Iterable[float]) -> list[float]:
-    """p values corrected for their number by Holm's method, in the order given."""
+    """p values corrected for their number by Holm's method, in the given order."""
     uncorrected_p_values = np.array(list(p_values))
     ascending_order = np.argsort(uncorrected_p_values, kind="stable")
     n_remaining = np.arange(len(uncorrected_p_values), 0, -1)

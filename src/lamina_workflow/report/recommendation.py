@@ -1,4 +1,4 @@
-"""What the cards of the page say about each recommended variant: a verdict, sizes, where it loads.
+"""The cards of the page: a verdict on each recommended variant, its sizes, and where it loads.
 
 The numbers of a card come from the question `which_model_to_take` and view `variant_sizes`.
 """
@@ -16,10 +16,10 @@ from lamina.variant import Variant
 from lamina_workflow.report.answers import query_rows, recommendations
 from lamina_workflow.report.formatting import format_bytes, format_speed_ratio
 
-MOST_QUESTIONS = 50  # times as many as there are; more are no advice
+MOST_QUESTIONS = 50  # times the existing number; asking for more is no useful advice
 RUNTIME_NAMES = {"transformers": "transformers", "vllm": "vLLM", "llama.cpp": "llama.cpp"}
 
-# What decides where a variant loads: its units, and the layers of its model. Only smaller models are
+# Where a variant loads depends on its units and the layers of its model. Only smaller models are
 # recommended, not those of plans that merely move layers.
 _TRAITS = """
 SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.units,
@@ -33,7 +33,7 @@ WHERE v.removed > 0
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the test documents decide that a variant keeps what is asked for."""
+    """Whether the test documents show that a variant keeps the required share."""
 
     text: str
     is_significant: bool
@@ -42,7 +42,7 @@ class Verdict:
 
 def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Verdict:
     """The verdict on a row of `which_model_to_take`."""
-    noun = "questions" if row["kept_step"] else "documents"  # of a text, none is right or wrong
+    noun = "questions" if row["kept_step"] else "documents"  # documents are not right or wrong
     tested = f"{row['n_samples']:,.0f} test {noun}"
     asked = f"{100 * keep:g} %"
     n_needed = row["n_needed"]
@@ -74,7 +74,7 @@ def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Ve
 
 
 def advise_questions(n_asked: float, n_needed: float | None) -> str:
-    """How many questions would decide what so many cannot; None where nobody knows."""
+    """How many questions would decide what `n_asked` cannot; `n_needed` is None if unknown."""
     if n_needed is None:
         return "ask more"
     if n_needed > MOST_QUESTIONS * n_asked:
@@ -109,12 +109,12 @@ def find_runtimes(
 def list_loadable(
     runtimes_by_variant: Mapping[str, Collection[str]], wanted: Collection[str]
 ) -> list[str]:
-    """The names of the variants that load in all of the wanted programs."""
+    """The names of the variants that load in all requested programs."""
     return [name for name, found in runtimes_by_variant.items() if set(wanted) <= set(found)]
 
 
 def find_kept_layers(removed_units: Iterable[str], n_layers: int) -> list[int]:
-    """Layers of which something is left."""
+    """Layers that are not removed completely."""
     lacking: dict[int, set[str]] = {}
     for unit in removed_units:
         layer, component = parse_unit(unit)
@@ -151,7 +151,7 @@ def read_handles(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
 
 
 class Recommender:
-    """Finds the variants that keep what is asked for, and what their cards say.
+    """Finds the variants that keep the required share, and fills their cards.
 
     stock_repairs: `none`, and the repairs that leave no patch in the model
     keep, general_text, counted_from: as for `lamina_workflow.report.answers.recommendations`
@@ -171,13 +171,13 @@ class Recommender:
         self.general_text = general_text
         self.counted_from = counted_from
         self.runtimes = find_runtimes(connection, stock_repairs)
-        # Of variants that may be recommended: of smaller models.
+        # Only of smaller models, since only these may be recommended.
         size_rows = query_rows(connection, "FROM variant_sizes WHERE removed > 0")
         self.sizes = {str(Variant.of(row)): row for row in size_rows}
         self.handles = read_handles(connection)
 
     def recommend(self, runtimes: Collection[str] = ()) -> list[dict[str, Any]]:
-        """The answers among variants that load in all of these programs, as cards show them."""
+        """The answers among variants that load in all of these programs, as shown on cards."""
         allowed = None
         if runtimes:
             allowed = list_loadable(self.runtimes, runtimes)
@@ -217,9 +217,9 @@ class Recommender:
         )
 
     def _describe_speed(self, variants: Sequence[str]) -> str:
-        """Tokens per second against the base model's: measured, or else estimated.
+        """Tokens per second compared with the base model: measured, or else estimated.
 
-        The errors of several variants add up as if they were one: most share a timing.
+        Errors of several variants are added as if they were one, since most share a timing.
         """
         sizes = [self.sizes[name] for name in variants if name in self.sizes]
         if not sizes:

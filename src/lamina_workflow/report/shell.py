@@ -31,7 +31,7 @@ UNLIMITED = sys.maxsize  # width of a table with all columns
 def find_query(name: str, folder: Path = QUERIES) -> Path:
     """The file of a question, by its name or its path.
 
-    Raises LaminaError if there is no question of that name. The message names the nearest one.
+    Raises LaminaError if there is no such question. The message names the nearest one.
     """
     known = sorted(path.stem for path in folder.glob("*.sql"))
     if name in known:
@@ -46,9 +46,9 @@ def find_query(name: str, folder: Path = QUERIES) -> Path:
 def run_query(
     connection: duckdb.DuckDBPyConnection, query: str
 ) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Names of the columns of an answer, and its rows.
+    """The column names of an answer, and its rows.
 
-    Raises LaminaError if DuckDB refuses the query. The message is that of DuckDB.
+    Raises LaminaError, with DuckDB's message, if DuckDB refuses the query.
     """
     try:
         answer = connection.execute(query)
@@ -58,7 +58,7 @@ def run_query(
 
 
 def format_value(value: Any) -> str:
-    """A value with at most four significant digits; nothing for null."""
+    """A value with at most four significant digits; empty for null."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -71,7 +71,7 @@ def format_value(value: Any) -> str:
 def format_answer(
     connection: duckdb.DuckDBPyConnection, query: str, max_width: int = UNLIMITED
 ) -> str:
-    """The answer as a table of as many columns as fit; without rows, with the reason for that."""
+    """The answer as a table of as many columns as fit; without rows, with the reason."""
     names, rows = run_query(connection, query)
     cell_rows = [list(map(format_value, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cell_rows, strict=True)]

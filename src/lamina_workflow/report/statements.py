@@ -1,4 +1,4 @@
-"""Statements of SQL as text: what a statement creates, and names and strings in quotes."""
+"""Handle SQL statements as text: find what they create, and quote names and strings."""
 
 import re
 
@@ -9,7 +9,7 @@ _CREATED_VIEW = re.compile(r"^CREATE OR REPLACE VIEW (\w+)", re.MULTILINE)
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a text; of a views file macros, views and their comments."""
+    """The statements of a text; in a views file, these are macros, views and their comments."""
     return [statement.query for statement in duckdb.extract_statements(text)]
 
 
@@ -26,15 +26,15 @@ def find_subject_view(statement: str) -> str | None:
 
 
 def turn_view_into_table(statement: str) -> str:
-    """A statement on a view as one on a table with the view's rows; others stay as they are."""
+    """Turn a statement on a view into one on a table with its rows; others are unchanged."""
     return _VIEW_STATEMENT.sub(r"\1 TABLE \2", statement, count=1)
 
 
 def quote_text(text: str) -> str:
-    """The text as a string of SQL."""
+    """The text as an SQL string."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quote_identifier(name: str) -> str:
-    """A quoted name of SQL, also of a file whose name contains quotes."""
+    """A quoted SQL name; also works for a file whose name contains quotes."""
     return '"' + name.replace('"', '""') + '"'

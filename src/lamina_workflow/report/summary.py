@@ -1,6 +1,6 @@
-"""What a run found, in the few sentences and tables that its report calls "In short".
+"""The findings of a run, as the few sentences and tables of the report's section "In short".
 
-Each is computed from the tables; poor numbers are reported like good ones.
+Each is computed from the tables. Bad results are reported like good ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,9 +41,9 @@ Statement = str | list[dict[str, Any]]  # a sentence, or a table
 def summarise_results(
     connection: duckdb.DuckDBPyConnection, recommended: Rows
 ) -> dict[str, list[Statement]]:
-    """The results by topic, topics without any left out.
+    """The results by topic, without topics that have none.
 
-    recommended: the variants that the report recommends, of `answers.recommendations`
+    recommended: the variants that the report recommends, from `answers.recommendations`
     """
     topics: dict[str, list[Statement]] = {
         "Layers that can go": [*describe_removable_layers(connection)],
@@ -122,11 +122,11 @@ def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list
 
 
 def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) -> list[Statement]:
-    """The selectors that matter most against all others with the same repair and healing.
+    """The most important selectors against all others with the same repair and healing.
 
     These are the selector of each recommended recipe, and selector accuracy (or the first one if
-    the run has no such selector) as plans are meant and without repair; over the calibrations' own
-    tasks and all sizes.
+    there is none). They are compared as plans are meant to be used and without repair, over the
+    calibrations' own tasks and all sizes.
     """
     selector_pairs = answer_question(connection, "which_selector_wins")
     recommended_rows = [row for row in recommended if row["question"] == "recipe"]
@@ -210,7 +210,7 @@ def _tabulate_rivals(pairs: Rows, selector: str, repair: str, healing: str) -> l
 def _list_rival_results(
     pairs: Rows, selector: str, repair: str, healing: str
 ) -> Iterator[RivalResult]:
-    """The comparisons with that repair and healing that the selector is in, seen from its side."""
+    """The selector's comparisons with that repair and healing, seen from its side."""
     for row in pairs:
         if (row["repair"], row["healing"]) != (repair, healing):
             continue
@@ -281,7 +281,7 @@ def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
 
 
 def _tabulate_perplexities(repair: str, text: str, changes: Rows) -> dict[str, Any]:
-    """The variant that the repair helped least: a mean would hide it behind the others."""
+    """The variant that the repair helped least; a mean would hide it."""
     worst = max(changes, key=lambda row: row["value"] / row["pruned_value"])
     recovered = (
         f"perplexity at worst {worst['pruned_value']:.1f} → {worst['value']:.1f} "
@@ -296,7 +296,7 @@ def _tabulate_perplexities(repair: str, text: str, changes: Rows) -> dict[str, A
 
 
 def _count_significant(changes: Rows) -> dict[str, int]:
-    """How many gains have a 95 % interval that lies above 0, and how many one that lies below."""
+    """How many gains have a 95 % interval above 0, and how many have one below 0."""
     n_helped = 0
     n_hurt = 0
     for row in changes:
@@ -322,7 +322,7 @@ def _group_by_repair(changes: Rows) -> list[tuple[str, Rows]]:
 
 
 def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many right choices are left, and how many right answers that the model itself writes."""
+    """How many right choices are left, and how many right answers when the model itself writes."""
     kept_shares = []
     variant_rows = answer_question(connection, "what_is_left_of_choosing_and_writing")
     for repair, repair_rows in _group_by_repair(variant_rows):
@@ -340,7 +340,7 @@ def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list
     ]
 
 
-# What the topic "With care" says, in this order.
+# The sentences of the topic "With care", in this order.
 CAUTIONS = (
     cautions.list_harmful_repairs,
     cautions.list_worse_smaller_removals,

@@ -1,4 +1,4 @@
-"""The variants of a small study as a table on the terminal, the base model first."""
+"""Print the variants of a small study as a table on the terminal, the base model first."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TextIO
@@ -15,8 +15,8 @@ from lamina_workflow.report.answers import query_rows
 from lamina_workflow.report.formatting import DASH, format_measurement, format_percent
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
-MOST_ROWS = 16  # of the base models and variants of a study that is still shown
-FILE_WIDTH = 160  # characters of a line where there is no terminal
+MOST_ROWS = 16  # base models and variants of a study that is still shown
+FILE_WIDTH = 160  # characters of a line without a terminal
 UNLIMITED = 10_000
 LEAST_NAME_WIDTH = 24  # of a variant, over several lines
 OF_TEXT = " of text"  # which the title of a column leaves out
@@ -26,7 +26,7 @@ SPEED = ("tokens/s, × base",)
 COSTS = SIZES + SPEED
 COLUMNS = SIZES + SCORES + SPEED
 
-# A timed variant stands for those of the same cost.
+# A timed variant represents all variants of the same cost.
 # The base model has no row of its own: it is timed with each variant, as ratios.
 MEASURED = """
 WITH scored AS (
@@ -67,9 +67,9 @@ NOTE = (
 
 
 def print_variants(connection: duckdb.DuckDBPyConnection, file: TextIO) -> None:
-    """Print what each variant keeps and costs; nothing for a study of more than a screen.
+    """Print what each variant keeps and costs, unless the study fills more than a screen.
 
-    Where one table is too wide for the terminal, there are one of scores and one of costs.
+    If one table is too wide for the terminal, there is one of scores and one of costs.
     """
     rows = query_rows(connection, MEASURED)
     if all(row["selector"] == "none" for row in rows) or len(rows) > MOST_ROWS:
@@ -82,9 +82,9 @@ def print_variants(connection: duckdb.DuckDBPyConnection, file: TextIO) -> None:
 
 
 def tabulate_variants(rows: Sequence[Mapping[str, Any]], width: int) -> list[Table]:
-    """Tables of rows of MEASURED that fit into so many characters.
+    """Tables of MEASURED rows that fit into `width` characters.
 
-    Names of variants are folded, handles and numbers never.
+    Names of variants are wrapped; handles and numbers are not.
     """
     table = _tabulate(rows, COLUMNS)
     numbers_width = _measure_width(_tabulate(rows, COLUMNS, has_names=False))
@@ -94,7 +94,7 @@ def tabulate_variants(rows: Sequence[Mapping[str, Any]], width: int) -> list[Tab
 
 
 def _measure_width(table: Table) -> int:
-    """Characters of the lines of a table that nothing cuts."""
+    """The width of an uncut table, in characters."""
     console = Console(width=UNLIMITED)
     return Measurement.get(console, console.options, table).maximum
 
@@ -120,7 +120,7 @@ def _tabulate(
 
 
 def _format_cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """The numbers of a variant by the title of their column."""
+    """The numbers of a variant by their column titles."""
     memory = None
     if row["kv_bytes_per_token"] is not None:
         memory = row["weights_bytes"] + DEFAULT_CONTEXT * row["kv_bytes_per_token"]
@@ -139,7 +139,7 @@ def _format_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _format_score(row: Mapping[str, Any]) -> str:
-    """The score on the task; a share of right answers with Wilson's interval, which holds at 1."""
+    """The score on the task; a share of right answers has Wilson's interval, valid even at 1."""
     if row["score"] is None:
         return DASH
     if not row["metric"].startswith("acc") or not row["n_questions"]:
@@ -153,7 +153,7 @@ def _format_count(number: float | None) -> str:
 
 
 def _format_amount(number: float | None, unit: str) -> str:
-    """A number with three digits and the prefix that suits it."""
+    """A number with three digits and a suitable prefix."""
     if number is None:
         return DASH
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -163,9 +163,9 @@ def _format_amount(number: float | None, unit: str) -> str:
 
 
 def _format_speed(row: Mapping[str, Any]) -> str:
-    """Tokens that the base model generates in a second; of variants their ratio to that.
+    """Tokens per second that the base model generates; for variants, the ratio to that.
 
-    Each variant is timed in turn with the base model, so that the ratio means more than two speeds.
+    Each variant is timed in turn with the base model, so the ratio is more telling than two speeds.
     """
     if row["tokens_per_second"] is None:
         return DASH

@@ -1,7 +1,7 @@
 """Hashes of the user's data files, which are params (`content`) of the rules that read them.
 
-Another content makes a job stale, another time does not. A job refuses a file whose hash is not
-the one that its rule was given.
+Changed content makes a job stale; a changed modification time does not. A job refuses a file whose
+hash differs from the one that its rule recorded.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _N_HASH_DIGITS = 32  # the first half of a SHA-256
 
 
 class _Stamp(NamedTuple):
-    """What changes if a file does; the time of its last change (`ctime`) cannot be set back."""
+    """Changes whenever the file does; the time of its last change (`ctime`) cannot be set back."""
 
     inode: int
     size: int
@@ -35,9 +35,9 @@ def hash_files(files: Iterable[str]) -> dict[str, str]:
 
 
 def check_contents(expected: Mapping[str, str]) -> None:
-    """Refuse the work of a job one of whose files has another hash than `expected` by its name.
+    """Refuse to run a job if one of its files differs from the hash `expected` under its name.
 
-    Raises LaminaError, which names the file.
+    Raises LaminaError; its message names the file.
     """
     current = hash_files(expected)
     for name, expected_hash in expected.items():
@@ -55,6 +55,6 @@ def _stamp_of(path: Path) -> _Stamp:
 
 @lru_cache(maxsize=4096)
 def _hash_file(path: str, stamp: _Stamp) -> str:
-    """The hash of a file, computed once for each of its `stamp`s."""
+    """The hash of a file, computed once per `stamp`."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:_N_HASH_DIGITS]

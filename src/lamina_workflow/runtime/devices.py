@@ -1,7 +1,7 @@
-"""GPUs that no other job has: `with acquire(count):` around the work, before torch is imported.
+"""Reserve GPUs for a job: `with acquire_devices(count):` before torch is imported.
 
-Snakemake counts GPUs but assigns none, so each device has a lock file.
-`python -m lamina_workflow.runtime.devices COUNT COMMAND` runs a command with devices of its own;
+Snakemake counts GPUs but does not assign them, so each device has a lock file.
+`python -m lamina_workflow.runtime.devices COUNT COMMAND` runs a command with its own devices;
 `--count` prints how many there are.
 """
 
@@ -21,8 +21,8 @@ from filelock import FileLock, Timeout
 
 from lamina.errors import LaminaError, report_errors
 
-UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
-# Seconds between two attempts. They are random, so that jobs do not try at the same time.
+UNKNOWN_GB = 80.0  # for a device on a cluster whose login node has none
+# Seconds between two attempts. They are random so that jobs do not try at the same time.
 _WAIT_SECONDS = (0.25, 0.75)
 
 
@@ -47,7 +47,7 @@ def memory_gb(environment: Mapping[str, str]) -> float:
 def list_devices(environment: Mapping[str, str]) -> list[str]:
     """Identifiers of the devices that jobs may use: CUDA_VISIBLE_DEVICES, else all here.
 
-    A number is replaced by the identifier (UUID) of the device here, if there is one.
+    A number is replaced by the identifier (UUID) of the local device, if there is one.
     """
     installed = _installed_devices()
     visible = environment.get("CUDA_VISIBLE_DEVICES", ",".join(installed))
@@ -59,7 +59,7 @@ def list_devices(environment: Mapping[str, str]) -> list[str]:
 
 
 def _installed_devices() -> list[str]:
-    """Identifiers of all devices here; of a divided GPU (MIG) those of its parts."""
+    """Identifiers of all devices here; for a divided GPU (MIG), those of its parts."""
     listing = "\n".join(_ask_driver("-L"))
     found = re.findall(r"^( *).*\(UUID: ([^)]+)\)", listing, re.MULTILINE)
     identifiers = []
@@ -74,10 +74,10 @@ def _installed_devices() -> list[str]:
 
 @contextmanager
 def acquire_devices(count: int = 1) -> Iterator[None]:
-    """Wait for `count` devices and let this process see only those, until the block or it ends.
+    """Wait for `count` devices and show this process only those, until the block or it ends.
 
-    The process is kept off the network too. Nothing is locked without a GPU, or where a scheduler
-    has assigned the devices; a `count` of 0 takes what the scheduler assigned, or one.
+    The process is also kept off the network. Nothing is locked without a GPU, or if a scheduler has
+    assigned the devices. A `count` of 0 takes what the scheduler assigned, or one device.
 
     Raises LaminaError if the folder of locks belongs to another user.
     """
@@ -104,8 +104,8 @@ def acquire_devices(count: int = 1) -> Iterator[None]:
 def _device_locks(identifiers: list[str], slurm_job: str | None) -> dict[str, FileLock]:
     """The lock of each device.
 
-    In an allocation of several GPUs, numbers may stand for other devices than in another
-    allocation on the same machine, so each allocation has a folder of its own.
+    In an allocation of several GPUs, numbers may mean other devices than in another allocation on
+    the same machine, so each allocation has its own folder.
     """
     suffix = f"-{slurm_job}" if slurm_job else ""
     folder = Path(tempfile.gettempdir()) / f"lamina-gpus-{os.getuid()}{suffix}"
@@ -150,7 +150,7 @@ def _take(locks: Mapping[str, FileLock], count: int, held_locks: ExitStack) -> l
 
 
 def _try_to_take(locks: Mapping[str, FileLock], count: int, held_locks: ExitStack) -> list[str]:
-    """The devices that are free, at most `count`. They stay locked only if they are as many."""
+    """The free devices, at most `count`. They stay locked only if there are `count` of them."""
     taken: list[str] = []
     with ExitStack() as attempt:
         for identifier, lock in locks.items():

@@ -1,4 +1,4 @@
-"""The first failure of a run as its last lines: with `--keep-going` it stands far above them."""
+"""Repeat a run's first failure in its last lines: with `--keep-going` it is far above them."""
 
 import os
 import re
@@ -31,20 +31,20 @@ def print_first_failure(run_log: str | Path) -> None:
 
 
 def first_failure(run_log: str | Path) -> str | None:
-    """From Snakemake's log: the rule that failed first, the message of its job, where to read on.
+    """The first rule that failed, its job's message and where to read on, from Snakemake's log.
 
-    None if no job failed for good. The message begins with `lamina:` in the job's log, or is the
-    end of a traceback; of a job that wrote none it is how its process ended.
+    None if no job failed in the end. The message is the one that begins with `lamina:` in the job's
+    log, or the end of a traceback. If the job wrote none, it is how its process ended.
     """
     log_text = Path(run_log).read_text(encoding="utf-8", errors="replace")
     if "Terminating processes on user request" in log_text:
         return "\nStopped. The same command goes on."
     for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
-        # A job that failed may have been tried again.
+        # A failed job may have been tried again.
         finished = rf"^Finished jobid: {facts.get('jobid')}\b"
         if not re.search(finished, log_text[failed.end() :], re.MULTILINE):
-            # Snakemake writes how the process ended before it writes the error.
+            # Snakemake logs how the process ended before it logs the error.
             return _describe(failed[1], _logs(facts), log_text[: failed.start()])
     return None
 
@@ -55,7 +55,7 @@ def _logs(facts: dict[str, str]) -> list[Path]:
 
 
 def _describe(rule: str, logs: Sequence[Path], log_before: str) -> str:
-    """What a failed job of `rule` wrote into its logs, how it ended, and what that means."""
+    """The message in a failed job's logs, how the job ended, and what that means."""
     reason = _first_message(logs)
     endings = list(re.finditer(_ENDED.format(rule=rule), log_before))
     ending = _describe_ending(endings[-1] if endings else None, has_reason=bool(reason))
@@ -72,7 +72,7 @@ def _describe_ending(ended: re.Match[str] | None, has_reason: bool) -> str:
     """How a process ended, if a signal ended it or nothing else is known."""
     status = int(ended[1] or 0) if ended else 0
     signal_name = ended[2] if ended else None
-    # The shell says 128 and the number of the signal.
+    # The shell returns 128 plus the number of the signal.
     if status > 128 and status - 128 in set(signal.Signals):
         signal_name = signal.Signals(status - 128).name
     if signal_name == "SIGKILL":
@@ -97,7 +97,7 @@ def _first_message(logs: Sequence[Path]) -> str:
 def _message(log: Path) -> str | None:
     """The last message of lamina in a log, else its last line; None without a line.
 
-    The line where a job says where it runs, and bars of progress, are no reasons.
+    The line in which a job says where it runs, and progress bars, do not count.
     """
     if not log.is_file():
         return None

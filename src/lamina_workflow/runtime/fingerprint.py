@@ -1,6 +1,6 @@
-"""Fingerprints of code, packages and registry entries: a change reruns what it can reach.
+"""Fingerprints of code, packages and registry entries: a change reruns all jobs that it can affect.
 
-Code is hashed by its syntax trees without docstrings: comments and formatting rerun nothing, any
+Code is hashed as syntax trees without docstrings. So comments and formatting rerun nothing; any
 other edit does.
 """
 
@@ -20,9 +20,9 @@ from lamina.options.metrics import ATTRIBUTES
 from lamina.paths import find_project, plugin_folders
 
 _SOURCE = Path(__file__).resolve().parents[2]
-# Modules that are not followed unless a job names them, since they compute no number: the
-# configuration, messages, paths, how tables are written. A job follows the entry of its model's
-# family, and not the whole registry.
+# Modules that do not count unless a job names them, since they compute no numbers: the
+# configuration, messages, paths, the writing of tables. A job depends on the registry entry of its
+# model's family, not on the whole registry.
 _NOT_FOLLOWED = (
     "lamina.errors.",
     "lamina.models.families.",
@@ -43,10 +43,10 @@ _NOT_FOLLOWED = (
     "lamina_workflow.study.",
 )
 _OWN_PACKAGES = {"lamina", "lamina_workflow"}
-_READS_OPTIONS = {"pydantic"}  # and computes no number
-# Where a package is imported by another name than it is installed by.
+_READS_OPTIONS = {"pydantic"}  # it computes no numbers
+# Packages whose import name differs from their name in the package index.
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
-# Packages that come with another one and change numbers: chat templates, tokens, prompts,
+# Packages that are installed with another one and change numbers: chat templates, tokens, prompts,
 # documents, metrics.
 _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),
@@ -55,10 +55,10 @@ _BRINGS = {
 
 
 class _Module(NamedTuple):
-    """What a module does, as a hash, and what it imports, also inside functions."""
+    """A module: the hash of its code, and what it imports, also inside functions."""
 
-    digest: str  # "" without any code
-    local_imports: tuple[str, ...]  # the modules of lamina
+    digest: str  # empty if there is no code
+    local_imports: tuple[str, ...]  # modules of lamina
     packages: tuple[str, ...]  # all others that are not in the standard library
 
 
@@ -66,7 +66,8 @@ class _Module(NamedTuple):
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     """Hash of modules and of every module of lamina that they import, also inside functions.
 
-    modules: Names such as `lamina.engine.sweep`, or of scripts (`sweep_units`). What a job loads by name must be among them.
+    modules: Names such as `lamina.engine.sweep`, or of scripts (`sweep_units`). They must include
+        what a job loads by name.
 
     Raises ModuleNotFoundError if one of them does not exist.
     """
@@ -116,7 +117,7 @@ def entry_digest(entry: Any) -> str:
 def family_digest(family: str | None) -> str:
     """Hash of the entries of a family and of the decoders inside it (`gemma3_text`).
 
-    Where the family is unknown, the entries of all families count.
+    If the family is unknown, the entries of all families count.
     """
     names = sorted(FAMILIES)
     if family is not None:
@@ -139,7 +140,7 @@ def _hash(text: str) -> str:
 
 
 def _reach(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
-    """The modules and all modules of lamina that are followed from them, by name."""
+    """The modules, and all modules of lamina that they import directly or indirectly, by name."""
     reached: dict[str, _Module] = {}
     waiting = list(modules)
     while waiting:
@@ -154,7 +155,7 @@ def _reach(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
 
 
 def _find_file(name: str, root: Path) -> Path | None:
-    """The file of a module of lamina, of a plug-in or of a script; None if there is none."""
+    """The file of a module of lamina, a plug-in or a script; None if there is none."""
     parts = name.split(".")
     folders = [find_project(root) / "workflow/scripts"]
     if parts[0] in _OWN_PACKAGES:
@@ -191,13 +192,15 @@ def _read(name: str, root: Path) -> _Module:
 
 
 def _remove_what_is_not_run(tree: ast.Module) -> None:
-    """Remove docstrings, and imports that only a type checker sees."""
+    """Remove docstrings, also those of attributes, and imports that only a type checker sees."""
     tree.body = [statement for statement in tree.body if not _is_for_type_checker(statement)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            has_docstring = ast.get_docstring(node, clean=False) is not None
-            if has_docstring:
-                node.body = node.body[1:]
+            node.body = [statement for statement in node.body if not _is_docstring(statement)]
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_for_type_checker(statement: ast.stmt) -> bool:
@@ -205,9 +208,9 @@ def _is_for_type_checker(statement: ast.stmt) -> bool:
 
 
 def _remove_entries_of_metrics(tree: ast.Module) -> None:
-    """Remove what the class of a metric declares.
+    """Remove the declarations in a metric's class.
 
-    Jobs follow it by its `entry_digest`, which leaves out the help of the metric.
+    Jobs depend on them through the metric's `entry_digest`, which leaves out its help.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -219,7 +222,7 @@ def _is_declaration(statement: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
-    """The full names of all that a module in `package` imports: modules, and names in modules."""
+    """The full names of everything that a module in `package` imports: modules, and their names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -231,7 +234,7 @@ def _imports(tree: ast.Module, package: list[str]) -> Iterator[str]:
 
 
 def _source_of(node: ast.ImportFrom, package: list[str]) -> list[str]:
-    """The parts of the name of the module that a statement `from … import` imports from."""
+    """The parts of the name of the module after `from` in a `from … import` statement."""
     source = node.module.split(".") if node.module else []
     if not node.level:
         return source
@@ -239,7 +242,7 @@ def _source_of(node: ast.ImportFrom, package: list[str]) -> list[str]:
 
 
 def _local_modules(imported: list[list[str]], root: Path) -> set[str]:
-    """The modules of lamina among what is imported, with the packages that they are in."""
+    """The modules of lamina among the imports, together with the packages that contain them."""
     names: set[str] = set()
     for parts in imported:
         if parts[0] in _OWN_PACKAGES:

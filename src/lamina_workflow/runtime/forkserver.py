@@ -1,15 +1,15 @@
-"""Torch and transformers imported once for the jobs of a run: a process that forks for each job.
+"""A process that imports torch and transformers once and forks for each job of a run.
 
-To import them takes four seconds of each job, which was a third of the default study.
-`start_server` begins the process with a run on a machine without a GPU (a fork cannot share what
-CUDA has begun). A job that loads a model calls `ask_server` before it imports them (see
-`lamina_workflow.runtime.script`): the process then forks, the fork runs the script from its first
-line with the environment and the streams of the job, and the job waits for its end. The process
-imports no module of lamina, so a fork runs the code that lies on the disk. Where there is no such
-process, the script imports the libraries itself.
+Importing them takes four seconds per job, which was a third of the default study. `start_server`
+starts the process together with a run on a machine without a GPU (a fork cannot share what CUDA has
+begun). A job that loads a model calls `ask_server` before it imports them (see
+`lamina_workflow.runtime.script`). The process then forks, the fork runs the script from its first
+line with the job's environment and streams, and the job waits for its end. The process imports no
+module of lamina, so a fork runs the code that is on disk. Without such a process, the script
+imports the libraries itself.
 
-A request is its length, as `_LENGTH_SIZE` bytes that come with the streams of the job, and a JSON
-object. The answer is one byte when the fork has begun, and the exit status of the script.
+A request consists of its length, as `_LENGTH_SIZE` bytes sent with the streams of the job, and a
+JSON object. The answer is one byte when the fork has begun, then the exit status of the script.
 """
 
 import json
@@ -45,7 +45,7 @@ _STDIN = 0
 def start_server() -> None:
     """Start the process for the jobs of this one. It imports the libraries when a job asks.
 
-    It ends with this process, which holds the other end of its standard input.
+    It ends with the present process, which holds the other end of its standard input.
     """
     folder = tempfile.mkdtemp(prefix="lamina-")
     os.environ[ADDRESS] = f"{folder}/socket"
@@ -57,11 +57,10 @@ def start_server() -> None:
             [sys.executable, "-P", "-m", __name__, str(listener.fileno())],
             pass_fds=[listener.fileno()],
             start_new_session=True,
-            # One thread for libraries that read this when they are imported; a fork tells torch
-            # its number.
+            # One thread for libraries that read this on import. A fork tells torch its own number.
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stdin=stdin,
-            # A fork writes into the streams of its job.
+            # A fork writes to the streams of its job.
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -69,7 +68,7 @@ def start_server() -> None:
 
 
 def ask_server() -> None:
-    """Let a fork run the script of this process, and end as the fork ends.
+    """Let a fork run the script of this process, and end in the same way as the fork.
 
     Returns if there is no process to ask.
     """
@@ -79,12 +78,12 @@ def ask_server() -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         if not _has_begun(connection, address):
             return
-        # The fork ends with this process, which has nothing to say about it.
+        # At Ctrl-C, the fork ends together with this process, which needs no message of its own.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         status = connection.recv(1)
     if not status:
-        # The fork was killed, as by a machine without memory. What started this process should
-        # see the same.
+        # The fork was killed, for example because memory ran out. The process that started this
+        # one should see the same.
         os.kill(os.getpid(), signal.SIGKILL)
     os._exit(status[0])
 
@@ -117,20 +116,20 @@ def serve_jobs(listener: socket.socket) -> None:
 
 
 def _is_over(listener: socket.socket) -> bool:
-    """Wait for a connection or the end of standard input, and say whether it is the end."""
+    """Wait for a connection or the end of standard input; return whether it is the end."""
     readable, _, _ = select.select([listener.fileno(), _STDIN], [], [])
     return _STDIN in readable
 
 
 def _run_script(connection: socket.socket) -> None:
-    """Run the script that a job asks for, send the job its exit status, and end."""
+    """Run the script that a job requests, send the job its exit status, and end."""
     head, streams, _, _ = socket.recv_fds(connection, _LENGTH_SIZE, len(_STREAMS))
     request = json.loads(_receive(connection, int.from_bytes(head)))
     for number, stream in zip(_STREAMS, streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with suppress(BrokenPipeError):  # of a job that was killed; the thread then ends this process
+    with suppress(BrokenPipeError):  # the job was killed; the thread then ends this process
         connection.send(_HAS_BEGUN)
     threading.Thread(target=_end_with_job, args=[connection], daemon=True).start()
     os.chdir(request["cwd"])
@@ -156,7 +155,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def _exit_status_of(script: str) -> int:
-    """Run a script to its end, as Python would: the status, and messages on standard error."""
+    """Run a script to its end as Python would: the exit status, and messages on standard error."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:

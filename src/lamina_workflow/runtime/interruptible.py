@@ -1,9 +1,9 @@
-"""Run a module so that Ctrl-C ends it with one line, also while it imports what it needs.
+"""Run a module so that Ctrl-C ends it with one line, even during its imports.
 
     python -P -m lamina_workflow.runtime.interruptible snakemake --cores 2
 
-`lamina` and make start their programs in this way. Snakemake itself ends the jobs of a run; this is
-for the seconds before a run and after it. This module therefore imports next to nothing.
+`lamina` and make start their programs this way. Snakemake itself ends the jobs of a run; this
+module covers the seconds before and after the run. Therefore it imports next to nothing.
 """
 
 import runpy
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 STOPPED = "Stopped. The same command goes on."
-INTERRUPTED = 130  # the status with which typer ends a command at Ctrl-C, without a word
+INTERRUPTED = 130  # the status with which typer silently ends a command at Ctrl-C
 
 
 @contextmanager

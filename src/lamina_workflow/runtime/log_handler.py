@@ -1,7 +1,7 @@
-"""Snakemake's logger plugin `lamina`: how far a run is, and nothing else unless something fails.
+"""Snakemake's logger plugin `lamina`: the progress of a run, and nothing else unless a job fails.
 
-On a terminal one line is written over and over. In a pipe there is a line a minute and one for
-each tenth of the run.
+On a terminal, one line is overwritten again and again. In a pipe there is one line per minute and
+one for each tenth of the run.
 """
 
 import logging
@@ -21,7 +21,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lamina_workflow.runtime.progress import JobRecord, RunProgress
 from lamina_workflow.runtime.schedule import Capacity
 
-# Snakemake's own messages of a run that goes well; all other messages are shown.
+# Snakemake's own messages about a run that succeeds; all other messages are shown.
 _COUNTED_EVENTS = {
     LogEvent.JOB_INFO,
     LogEvent.JOB_FINISHED,
@@ -40,20 +40,20 @@ _QUIET_MESSAGES = re.compile(
     "|Singularity containers: |Group jobs: inactive|Removing temporary output"
     "|Assuming unrestricted shared filesystem|Nothing to be done|Complete log|Elapsed time"
 )
-# What the first failure says at the end, in the words of the job itself.
+# Messages that the report of the first failure repeats at the end, in the job's own words.
 _REPEATED_MESSAGES = re.compile(
     "(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete"
     "|Exiting because a job"
 )
-_LOOK_SECONDS = 5.0  # between two looks at the jobs while none begins or ends
+_LOOK_SECONDS = 5.0  # between two looks at the jobs while none starts or ends
 _LINE_SECONDS = 60.0  # between two lines in a pipe, at most
 
 
 class LogHandler(LogHandlerBase):
     """Writes progress to standard error, and every warning and error in Snakemake's own words.
 
-    Of a failed job it says which one: `lamina_workflow.runtime.failures` ends the run with what the first
-    one says itself.
+    For a failed job it only says which one. `lamina_workflow.runtime.failures` ends the run with
+    the message of the first failed job.
     """
 
     writes_to_stream = has_filter = has_formatter = True
@@ -63,12 +63,12 @@ class LogHandler(LogHandlerBase):
         settings = self.common_settings
         self.stream: TextIO = sys.stdout if settings.stdout else sys.stderr
         self.progress = RunProgress()
-        self.workflow: Any = None  # that this process runs
-        self.drawn_line = ""  # that stands on the terminal
+        self.workflow: Any = None  # the one that this process runs
+        self.drawn_line = ""  # the line that is on the terminal
         self.is_stopped = False  # by Ctrl-C
-        self.last_tenth = -1  # of the run, when the last line was written into a pipe
+        self.last_tenth = -1  # of the run, when the last line was written to a pipe
         self.names_jobs = False  # whether a line in a pipe has named jobs
-        self.last_written = 0.0  # when that was
+        self.last_written = 0.0  # time of that line
         self._is_over = threading.Event()
         self.addFilter(
             DefaultFilter(
@@ -84,7 +84,7 @@ class LogHandler(LogHandlerBase):
     def follow(self, workflow: Any, cost: Path, machine: Capacity | None) -> None:
         """Show the jobs of this workflow; `make plan` writes the file `cost`, which may be missing.
 
-        machine: That runs the jobs; None if they run on a cluster.
+        machine: The machine that runs the jobs; None if they run on a cluster.
         """
         self.workflow = workflow
         self.progress.cost = cost
@@ -134,7 +134,7 @@ class LogHandler(LogHandlerBase):
         super().close()
 
     def _count(self, fields: dict[str, Any], now: float) -> None:
-        """Count what Snakemake says of the run or of a job."""
+        """Count what Snakemake reports about the run or a job."""
         event = fields["event"]
         progress = self.progress
         if event == LogEvent.RUN_INFO:
@@ -150,7 +150,7 @@ class LogHandler(LogHandlerBase):
             self._show_progress(now)
 
     def _begin(self, job_counts: dict[str, int], now: float) -> None:
-        """Take up the jobs of a run that begins now."""
+        """Record the jobs of a run that begins now."""
         self.progress.job_counts = Counter(job_counts)
         self.progress.begun = now
         if self.workflow is not None:
@@ -166,7 +166,7 @@ class LogHandler(LogHandlerBase):
         threading.Thread(target=self._write_meanwhile, daemon=True).start()
 
     def _write_meanwhile(self) -> None:
-        """Write lines also while no job begins or ends; the first one names the first jobs."""
+        """Write lines even while no job starts or ends; the first one names the first jobs."""
         while not self._is_over.wait(_LOOK_SECONDS):
             with self.lock or threading.RLock():
                 if not self._is_over.is_set() and self.progress.running:
@@ -188,12 +188,12 @@ class LogHandler(LogHandlerBase):
             self._write(line)
 
     def _draw(self, line: str, above: str = "") -> None:
-        """Write a line over the one that stands on the terminal, and lines above it."""
+        """Overwrite the line that is on the terminal, and write lines above it."""
         cleared = f"\r{' ' * len(self.drawn_line)}\r" if self.drawn_line else ""
         self.drawn_line = line[: shutil.get_terminal_size().columns - 1]
         self.stream.write(cleared + above + self.drawn_line)
         self.stream.flush()
 
     def _write(self, text: str) -> None:
-        """Write a text above the line that stands on the terminal."""
+        """Write a text above the line that is on the terminal."""
         self._draw(self.drawn_line, f"{text}\n")

@@ -1,6 +1,6 @@
-"""Imported first by a script that may download: the workflow keeps all other jobs off the network.
+"""A script that may download imports this first: the workflow keeps all other jobs off the network.
 
-Libraries read these settings when they are imported. A user who set HF_HUB_OFFLINE stays offline.
+Libraries read these settings on import. A user who set HF_HUB_OFFLINE stays offline.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What must hold before a run begins: a folder to work in, room on its disks, and no other run."""
+"""What a run needs before it begins: a valid folder, room on its disks, and no other run in it."""
 
 import atexit
 import shutil
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from lamina.errors import LaminaError
 from lamina_workflow.config import text
 
-# Packages that jobs import: a file of such a name in the folder of a run would be imported instead.
+# Packages that jobs import. A file with such a name in the run's folder would be imported instead.
 _IMPORTED_PACKAGES = {
     "datasets",
     "duckdb",
@@ -27,14 +27,14 @@ _IMPORTED_PACKAGES = {
     "transformers",
 }
 _WRITTEN_FOLDERS = ("results", "logs", ".snakemake")  # in the folder of a run
-_LEAST_FREE_BYTES = 4 << 20  # with less on a disk, jobs may fail anywhere
+_LEAST_FREE_BYTES = 4 << 20  # with less free space on a disk, jobs may fail anywhere
 
 
 @contextmanager
 def end_with_message(files: Sequence[str | Path]) -> Iterator[None]:
     """End Snakemake with only the message of a `LaminaError`, without a traceback.
 
-    The message begins with its line in the configuration `files`, where it can be found.
+    The message begins with the line of the configuration `files` that causes it, if it is known.
     """
     try:
         yield
@@ -46,9 +46,9 @@ def end_with_message(files: Sequence[str | Path]) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder to work in that Snakemake or Python would misread.
+    """Refuse a working folder that Snakemake or Python would misread.
 
-    Raises LaminaError, which says what to rename, if the path has braces, or if a file in the
+    Raises LaminaError, whose message says what to rename, if the path has braces, or a file in the
     folder has the name of a module.
     """
     if "{" in str(folder) or "}" in str(folder):
@@ -65,10 +65,10 @@ def check_folder(folder: Path) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse to run where results, logs or Snakemake's own files cannot be written in `folder`.
+    """Refuse to run if results, logs or Snakemake's own files cannot be written in `folder`.
 
-    Raises LaminaError, which names the folder. Where one does not exist, the nearest folder above
-    it that exists must be writable.
+    Raises LaminaError, whose message names the folder. If one does not exist, its nearest existing
+    parent must be writable.
     """
     for name in _WRITTEN_FOLDERS:
         written = folder / name
@@ -88,7 +88,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_room(folder: Path) -> None:
-    """End the program if a disk is full on which a run in `folder` writes."""
+    """End the program if a disk that a run in `folder` writes to is full."""
     with end_with_message([]):
         message = describe_full_disk(folder)
         if message:
@@ -96,7 +96,7 @@ def check_room(folder: Path) -> None:
 
 
 def describe_full_disk(folder: Path) -> str | None:
-    """The message that a disk is full where a run in `folder` writes; None if no disk is full."""
+    """A message if a disk that a run in `folder` writes to is full; else None."""
     written = [folder, *(folder / name for name in _WRITTEN_FOLDERS), Path(tempfile.gettempdir())]
     for path in written:
         if path.is_dir() and shutil.disk_usage(path).free < _LEAST_FREE_BYTES:
@@ -108,10 +108,10 @@ def describe_full_disk(folder: Path) -> str | None:
 
 
 def hold_results(folder: Path) -> None:
-    """Hold a results folder for the run of this process, until the process ends.
+    """Lock a results folder for the run of this process, until the process ends.
 
-    The lock is the file system's: it holds for another clone, container or node too. Where the
-    file system has none, nothing is held. The program ends if another run holds the folder.
+    The lock belongs to the file system, so it also excludes another clone, container or node. On a
+    file system without locks, nothing is locked. The program ends if another run holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock")
@@ -125,5 +125,5 @@ def hold_results(folder: Path) -> None:
             ) from None
         except (NotImplementedError, OSError):
             return
-    # A lock that nothing refers to would be released at once.
+    # A lock object without a reference would be released at once.
     atexit.register(lock.release)

@@ -1,4 +1,4 @@
-"""How far a run is, and how long it will take: from its jobs, their logs and the forecast cost."""
+"""How far a run is and how long it will take, from its jobs, their logs and the forecast cost."""
 
 import json
 import math
@@ -16,28 +16,28 @@ from lamina_workflow.runtime.resources import threads_of_job
 from lamina_workflow.runtime.schedule import Capacity, WaitingJob, schedule_jobs
 
 _REFRESH_SECONDS = 5.0  # between two computations of the time left, at least
-_MEASURED_SECONDS = 60.0  # seconds of jobs before anything is said of the time left
-_LIGHT_SECONDS = 1.0  # of a job that computes nothing, before one has ended
-# By which factor a job may take longer or shorter than forecast from its rule, and from others.
+_MEASURED_SECONDS = 60.0  # of jobs, before the time left is shown
+_LIGHT_SECONDS = 1.0  # of a job that does not compute, before one has ended
+# The factor by which a job may differ from a forecast based on its own rule, and on others.
 _MEASURED = 1.25
 _UNKNOWN = 1.5
-_MAX_NAMED_RULES = 2  # in a line
-_LONG_SECONDS = 10.0  # of a job after which the line says how long it has run
+_MAX_NAMED_RULES = 2  # in one line
+_LONG_SECONDS = 10.0  # after which the line says how long a job has been running
 # What `lamina.models.workload` writes into the log of a job.
 WORK_REPORT = re.compile(
     r"([\d.e+]+) layer-tokens in ([\d.]+) s(?:, ([\d.e+]+) before it)?(?:, (\d+ of \d+ \w+))?$",
     re.MULTILINE,
 )
-_LOG_TAIL = 4096  # bytes of a log in which its last report stands
+_LOG_TAIL = 4096  # bytes at the end of a log that contain its last report
 
 
 class WorkReport(NamedTuple):
-    """What the log of a job says of its work.
+    """A job's report of its work in its log.
 
     layer_tokens: Those of its process.
     seconds: How long they took.
-    earlier: The layer-tokens of killed processes whose results the job goes on from.
-    counted: What it has done of what it does: `41 of 120 sets`. Empty if it does not count.
+    earlier: Layer-tokens of killed processes whose results the job continues from.
+    counted: How much of its work is done: `41 of 120 sets`. Empty if it does not count.
     """
 
     layer_tokens: float
@@ -47,7 +47,7 @@ class WorkReport(NamedTuple):
 
     @classmethod
     def read(cls, log: Path | None) -> "WorkReport | None":
-        """The last report in a log; None if there is none yet, or no log."""
+        """The last report in a log; None if there is no report yet, or no log."""
         if log is None:
             return None
         try:
@@ -67,12 +67,12 @@ class WorkReport(NamedTuple):
 class JobRecord:
     """A job of this run.
 
-    computes: Whether it loads a model. Then only jobs of its rule, or a forecast, say how long
-        it takes.
+    computes: Whether it loads a model. Then its duration is known only from jobs of its rule or
+        from a forecast.
     needs: The jobs whose outputs it reads.
-    threads: That it takes; 0 where this is not known before it begins.
+    threads: The threads that it uses; 0 if this is not known before it starts.
 
-    Times are seconds on the clock of the run; None before the job began or ended.
+    Times are seconds on the clock of the run; None before the job started or ended.
     """
 
     rule: str
@@ -84,7 +84,7 @@ class JobRecord:
     started: float | None = None
     ended: float | None = None
     report: WorkReport | None = None
-    layer_tokens: float = 0.0  # that the cost of the run forecasts
+    layer_tokens: float = 0.0  # as forecast in the cost of the run
     flops: float = 0.0  # likewise
 
     @property
@@ -99,7 +99,7 @@ class JobRecord:
 
     @property
     def share(self) -> float | None:
-        """The share of its forecast work that is done; None where it is not known."""
+        """The share of its forecast work that is done; None if it is not known."""
         if self.report is None or not self.layer_tokens:
             return None
         return (self.report.layer_tokens + self.report.earlier) / self.layer_tokens
@@ -114,16 +114,16 @@ class Guess(NamedTuple):
 
 @dataclass
 class Pace:
-    """How long jobs take, by those that have ended or report how far they are.
+    """How long jobs take, judging by those that have ended or report their progress.
 
-    start_seconds: Before a job computes.
-    by_rule: Seconds of one thread for a forecast operation, by rule.
-    seconds_by_rule: Seconds of a job whose operations no forecast says, by rule.
-    light_rules: The rules among these whose jobs compute nothing.
-    usual_threads: Of a job that computes, if it does not say its own.
+    start_seconds: Time before a job computes.
+    by_rule: Seconds of one thread per forecast operation, by rule.
+    seconds_by_rule: Seconds of a job without forecast operations, by rule.
+    light_rules: Those of these rules whose jobs do not compute.
+    usual_threads: Threads of a computing job that does not state its own.
 
-    A rule of which nothing was measured is taken for the mean of the others, each of which counts
-    once: hundreds of short jobs say little of another rule.
+    A rule without measurements is assigned the mean of the others. Each of them counts once,
+    because hundreds of short jobs tell little about another rule.
     """
 
     start_seconds: float
@@ -177,7 +177,7 @@ class Pace:
         elapsed = job.elapsed(now)
         if elapsed < forecast.seconds:
             return forecast._replace(seconds=forecast.seconds - elapsed)
-        # One that takes longer than it should takes a little longer still.
+        # A job that exceeds its forecast is expected to take a little longer.
         return Guess(elapsed / 10, _UNKNOWN)
 
     def _forecast(self, job: JobRecord) -> Guess | None:
@@ -199,14 +199,14 @@ class Pace:
 
 @dataclass
 class RunProgress:
-    """What is known of a run, in seconds on any one clock.
+    """The state of a run, in seconds on any one clock.
 
-    job_counts: Jobs of each rule, and `total`.
-    jobs: Those that have to run, by id.
-    cost: The file that forecasts their work, if `make plan` has written it.
-    machine: That runs them; None if they run on a cluster.
+    job_counts: Number of jobs of each rule, and `total`.
+    jobs: The jobs that have to run, by id.
+    cost: The file with the forecast of their work, if `make plan` has written it.
+    machine: The machine that runs them; None if they run on a cluster.
     begun: When the run began.
-    n_done: Jobs that have ended, by Snakemake's count.
+    n_done: Number of jobs that have ended, as Snakemake counts them.
     finished: The same by rule.
     """
 
@@ -217,12 +217,12 @@ class RunProgress:
     begun: float = 0.0
     n_done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    # What the line said last of the time left, and when it is computed again.
+    # The last displayed time left, and when to compute it again.
     _left: Guess | None = None
     _next_refresh: float = 0.0
 
     def start(self, job: int, rule: str, now: float, threads: int = 0) -> None:
-        """Count a job that was started."""
+        """Record that a job has started."""
         record = self.jobs.setdefault(job, JobRecord(rule))
         record.threads = threads
         record.started = now
@@ -230,7 +230,7 @@ class RunProgress:
         record.report = None
 
     def finish(self, job: int, now: float) -> None:
-        """Count a job that ended well."""
+        """Record that a job has succeeded."""
         record = self.jobs.setdefault(job, JobRecord("", started=now))
         record.ended = now
         record.report = WorkReport.read(record.log)
@@ -238,14 +238,14 @@ class RunProgress:
 
     @property
     def running(self) -> list[JobRecord]:
-        """The jobs under way, in the order in which they were started."""
+        """The running jobs, in the order in which they were started."""
         jobs = [job for job in self.jobs.values() if job.is_running]
         return sorted(jobs, key=lambda job: job.started or 0.0)
 
     def guess_left(self, now: float) -> Guess | None:
         """Seconds to the end at the pace so far.
 
-        None before a minute of work was measured, and where nothing says what is left.
+        None before a minute of work is measured, and if the work left is unknown.
         """
         if len(self.jobs) < self.job_counts["total"]:
             return None
@@ -273,7 +273,7 @@ class RunProgress:
         if not seconds:
             return Guess(0.0, 1.0)
         mean_factor = sum(guess.seconds * guess.factor for guess in guesses) / seconds
-        # On a cluster, as many jobs run at a time as do now.
+        # On a cluster, assume that as many jobs run at a time as do now.
         machine = self.machine or Capacity(max(1, len(self.running)))
         return Guess(schedule_jobs(waiting, machine), mean_factor)
 
@@ -281,13 +281,13 @@ class RunProgress:
         """The state of the run in one line, such as
         `120 of 400 jobs, 21 min (46 %): search_plans (41 of 120 sets, 34 %); 20 to 30 min left`.
 
-        The share is that of the time, and so of the work that was forecast: jobs differ too much for
-        their number to say it.
+        The percentage is a share of the time, and so of the forecast work. The number of jobs would
+        mislead, because jobs differ too much.
         """
         if now >= self._next_refresh:
             begun = time.perf_counter()
             self._left = self.guess_left(now)
-            # Of a hundred thousand jobs it takes seconds; a twentieth of the time may go into it.
+            # For 100,000 jobs this takes seconds. It may use a twentieth of the time.
             seconds = 20 * (time.perf_counter() - begun)
             self._next_refresh = now + max(_REFRESH_SECONDS, seconds)
         total = self.job_counts["total"]
@@ -297,7 +297,7 @@ class RunProgress:
         if elapsed > 0:
             text += f", {format_seconds(elapsed)}"
         if left is not None and elapsed > 0:
-            # It is not over before its last job is.
+            # A run is not over before its last job is.
             percentage = min(99, round(100 * elapsed / (elapsed + left.seconds)))
             text += f" ({percentage} %)"
         running = self.running
@@ -308,7 +308,7 @@ class RunProgress:
         return f"{text}; {spoken_range(left)} left" if left is not None else text
 
     def _describe_rule(self, rule: str, now: float) -> str:
-        """A rule that runs, and how far it and the first of its jobs that run are."""
+        """A running rule, with its progress and that of its first running job."""
         job = next(job for job in self.running if job.rule == rule)
         text = rule
         if self.job_counts[rule] > 1:
@@ -323,7 +323,7 @@ class RunProgress:
         return f"{text} ({', '.join(details)})" if details else text
 
     def _read_forecast(self) -> None:
-        """Give the jobs what the cost of the run says of them, if its file exists."""
+        """Give the jobs their forecast work, if the run's cost file exists."""
         if self.cost is None or any(job.flops for job in self.jobs.values()):
             return
         if any(not job.ended and str(self.cost) in job.outputs for job in self.jobs.values()):
@@ -338,7 +338,7 @@ class RunProgress:
 
 
 def _measured_seconds(job: JobRecord, now: float) -> float:
-    """Seconds of a job that say something of the pace: all of an ended one, else its work."""
+    """Seconds of a job that count for the pace: all of an ended job, else of its work."""
     if job.ended is not None:
         return job.elapsed(now)
     return job.report.seconds if job.report else 0.0

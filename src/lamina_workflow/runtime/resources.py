@@ -10,10 +10,10 @@ WEIGHTS_SHARE = 0.75  # of a device's memory; passes get the rest
 
 
 def threads_of_job(cores: int | None, alone: bool = False) -> int:
-    """Threads of a GPU stage, on a machine of so many cores or on a cluster (None).
+    """Threads of a GPU stage, on a machine with `cores` cores or on a cluster (None).
 
-    Two jobs run at a time and have half of the cores each. A job that is `alone`, as timing needs
-    it, has all of them.
+    Two jobs run at a time and get half of the cores each. A job that is `alone`, as timing needs,
+    gets all of them.
     """
     if cores is None:
         return CLUSTER_THREADS

@@ -1,6 +1,6 @@
-"""How long jobs take together: who waits for whom, and how many run at a time.
+"""How long jobs take together, given which jobs wait for others and how many run at a time.
 
-Nothing here knows what jobs do; `lamina_workflow.runtime.progress` says how long each takes.
+Nothing here knows what jobs do; `lamina_workflow.runtime.progress` estimates how long each takes.
 """
 
 import heapq
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Capacity(NamedTuple):
-    """What a machine has, or a job takes of it."""
+    """What a machine offers, or what a job uses of it."""
 
     cores: int
     gpus: int = 0
@@ -18,9 +18,9 @@ class Capacity(NamedTuple):
 class WaitingJob(NamedTuple):
     """A job that has not ended.
 
-    seconds: Until it ends, from its start or, of a running one, from now.
+    seconds: Time until it ends: from its start, or from now if it is running.
     needs: The jobs that it waits for. Those that are not scheduled have ended.
-    takes: While it runs.
+    takes: What it uses while it runs.
     """
 
     seconds: float
@@ -32,8 +32,8 @@ class WaitingJob(NamedTuple):
 def schedule_jobs(jobs: Mapping[int, WaitingJob], machine: Capacity) -> float:
     """Seconds until all jobs have ended.
 
-    Each begins as soon as those that it needs have ended and the machine has room. Of the jobs
-    with a GPU and of those without, longer ones begin first.
+    Each job begins as soon as those that it needs have ended and the machine has room. Among jobs
+    with a GPU, and among jobs without, longer ones begin first.
     """
     return _Schedule(jobs, machine).run()
 
@@ -48,7 +48,7 @@ class _Schedule:
         for number, needs in self.missing.items():
             for need in needs:
                 self.waiting_for.setdefault(need, []).append(number)
-        # Jobs without a GPU, and those with one: whether they wait, in which order, and which.
+        # Jobs without a GPU, and jobs with one: whether they still wait, sort key, and number.
         self.ready: tuple[list[tuple[bool, float, int]], ...] = ([], [])
         self.running: list[tuple[float, int]] = []
         self._get_ready(number for number, needs in self.missing.items() if not needs)
@@ -87,6 +87,6 @@ class _Schedule:
                 heapq.heappush(self.running, (now + self.jobs[number].seconds, number))
 
     def _takes(self, number: int) -> Capacity:
-        """What a job takes, at most all that there is, as Snakemake has it."""
+        """What a job uses, but at most all that the machine has, as in Snakemake."""
         takes = self.jobs[number].takes
         return Capacity(min(takes.cores, self.machine.cores), min(takes.gpus, self.machine.gpus))

@@ -1,8 +1,8 @@
-"""What every script of the workflow does around its own work: log, devices, data files, errors.
+"""What every script of the workflow shares: log, devices, checks of data files, errors.
 
-A script imports this module before any library (ruff keeps it there, see pyproject.toml). In a job
-that loads a model, the import leaves the script to a fork of a process that has the libraries
-already, if there is one: `lamina_workflow.runtime.forkserver`.
+A script imports this module before any library (ruff keeps it there, see pyproject.toml). If the
+job loads a model, the import hands the script over to a fork of a process that already has the
+libraries, if there is one: `lamina_workflow.runtime.forkserver`.
 """
 
 import logging
@@ -17,16 +17,16 @@ from typing import Any
 from lamina.errors import report_errors
 from lamina_workflow.runtime import contents, devices, forkserver
 
-_WORKLOAD = "lamina.models.workload"  # which says in the log how far a job is
+_WORKLOAD = "lamina.models.workload"  # it logs the progress of a job
 
 
 @contextmanager
 def run_script(snakemake: Any) -> Iterator[None]:
-    """The work of a script, around which `snakemake` is the object that Snakemake gives it.
+    """A context around the work of a script, given the object `snakemake`.
 
-    Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that
-    is not the one that its rule was given is refused. A LaminaError becomes
-    its message and exit status 1.
+    Output goes to the rule's log. A job that requests GPUs waits for free ones. A data file that
+    differs from the one that its rule recorded is refused. A LaminaError becomes its message and
+    exit status 1.
     """
     if snakemake.log:
         _redirect_output(Path(snakemake.log[0]))
@@ -37,14 +37,14 @@ def run_script(snakemake: Any) -> Iterator[None]:
     with report_errors(), device_lock:
         contents.check_contents(expected_hashes)
         yield
-        # By name: the code digest of every job would follow an import statement.
+        # Imported by name: the code digest of every job would follow an import statement.
         workload = sys.modules.get(_WORKLOAD)
         if workload is not None:
             workload.done.finish()
 
 
 def _redirect_output(log: Path) -> None:
-    """Send standard output and standard error to a file, also those of libraries in C."""
+    """Send standard output and standard error to a file, including output of C libraries."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -55,7 +55,7 @@ def _redirect_output(log: Path) -> None:
 
 
 def _loads_model() -> bool:
-    """Whether the script that runs is that of a job that asks for a GPU, and so loads a model."""
+    """Whether the running script belongs to a job that requests a GPU, and so loads a model."""
     snakemake = getattr(sys.modules["__main__"], "snakemake", None)
     return snakemake is not None and bool(snakemake.resources.get("gpu"))
 
@@ -63,12 +63,12 @@ def _loads_model() -> bool:
 def _show_error(
     kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
-    """Write an error that ends a script; nothing at Ctrl-C, of which Snakemake itself tells."""
+    """Write an error that ends a script; nothing at Ctrl-C, which Snakemake reports itself."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, traceback)
 
 
-# Here, because most of the time of a short job goes into the imports that follow.
+# Done on import, because a short job spends most of its time on the imports that follow.
 sys.excepthook = _show_error
 if _loads_model():
     forkserver.ask_server()

@@ -1,4 +1,4 @@
-"""A step that takes long says every few seconds that it goes on."""
+"""Report every few seconds that a long step is still running."""
 
 import sys
 import threading
@@ -11,9 +11,9 @@ LOOK_SECONDS = 10.0
 
 @contextmanager
 def saying_what_goes_on(step: str) -> Iterator[None]:
-    """Write a step to standard error, and while it lasts how long it has taken.
+    """Write a step to standard error and, while it lasts, how long it has taken.
 
-    On a terminal, one line is written over and over.
+    On a terminal, one line is overwritten again and again.
     """
     is_over = threading.Event()
     begin = "\r" if sys.stderr.isatty() else "\n"

@@ -1,1 +1,1 @@
-"""On top of the library: what the rules give their jobs, and what these need."""
+"""Connect the rules to the library: what rules pass to their jobs, and what the jobs need."""

@@ -1,4 +1,4 @@
-"""Jobs of rules/benchmark.smk: what is measured on the variants of a model and on the base model."""
+"""Jobs of rules/benchmark.smk: measurements on the variants of a model and on the base model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Self
@@ -14,7 +14,7 @@ from lamina_workflow.study import requests
 
 
 class Measuring(OnModel):
-    """Variants of one model, as text, and the files that they are made of, in the same order.
+    """Variants of one model, as text, and the files that make them, in the same order.
 
     `repairs` are the modules of their repairs, which build the models.
     """
@@ -28,13 +28,13 @@ class Measuring(OnModel):
         return tuple(self.repairs)
 
     def files_by_variant(self) -> dict[Variant, VariantFiles]:
-        """The files of each variant, which the rule names one variant after the other."""
+        """The files of each variant; the rule lists them variant by variant."""
         files = iter(self.made_of)
         variants = [Variant.parse(text) for text in self.variants]
         return {variant: VariantFiles.take(variant, files) for variant in variants}
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; measuring takes longer with more variants."""
+        """Time limit, which grows with the number of variants."""
         return time_limit(model, attempt, len(self.variants))
 
 
@@ -55,12 +55,12 @@ class BenchmarkBlock(Measuring):
 
     @classmethod
     def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
-        """The entries of the configuration that say what is measured, by the names of fields."""
+        """The configuration's entries about what is measured, by the names of fields."""
         return {}
 
 
 class BenchmarkTask(BenchmarkBlock):
-    """One task, on the variants of one block."""
+    """One task on the variants of one block."""
 
     task: Options[TaskEntry]
 
@@ -70,7 +70,7 @@ class BenchmarkTask(BenchmarkBlock):
 
 
 class BenchmarkGeneration(BenchmarkBlock):
-    """One task and how answers to it are written, on the variants of one block."""
+    """One task, with how answers to it are written, on the variants of one block."""
 
     task: Options[TaskEntry]
     generate: Options[Generate]
@@ -82,7 +82,7 @@ class BenchmarkGeneration(BenchmarkBlock):
 
 
 class BenchmarkPerplexity(BenchmarkBlock):
-    """One text, on the variants of one block."""
+    """One text on the variants of one block."""
 
     text: Options[PerplexityEntry]
     documents: Annotated[str, READ] = ""
@@ -93,9 +93,9 @@ class BenchmarkPerplexity(BenchmarkBlock):
 
 
 class BenchmarkEfficiency(Measuring):
-    """All variants of one model, of which the first of each cost is timed.
+    """All variants of one model; of variants with the same cost, only the first is timed.
 
-    `structures` is the largest number of these.
+    `structures` is the largest possible number of different costs.
     """
 
     ASIDE = ("structures",)
@@ -113,7 +113,7 @@ class BenchmarkEfficiency(Measuring):
         )
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
-        """Time limit of a job that measures fewer variants than it reads the files of."""
+        """Time limit; the job measures fewer variants than it reads files of."""
         return time_limit(model, attempt, self.structures)
 
 

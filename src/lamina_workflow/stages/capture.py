@@ -1,4 +1,4 @@
-"""Jobs of rules/capture.smk: what the layers of the base model do, with nothing removed."""
+"""Jobs of rules/capture.smk: what the layers of the base model do. Nothing is removed."""
 
 from typing import Annotated, Any, Self
 

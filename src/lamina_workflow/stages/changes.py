@@ -1,4 +1,4 @@
-"""The repair that is in place while units are scored: the loop."""
+"""The repair in the loop: it is in place while units are scored."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +22,7 @@ def repair_in_place(config: Configuration, w: Any, repair: str) -> Loop:
     swept = SweepSelector.parse(w.selector)
     selector = config.selectors[swept.name]
     entry = config.repairs[repair]
-    # A strategy that draws nothing has no seed of its own.
+    # A strategy without random draws has no seed.
     has_seed = "seed" in type(selector).model_fields
     return Loop(
         repair=entry,
@@ -38,6 +38,6 @@ def modules_of(loop: Loop | None) -> list[str]:
 
 
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
-    """The modules of repairs, without `none`: what is measured on a model runs their `apply`."""
+    """The modules of repairs, without `none`: measuring a model runs their `apply`."""
     methods = {config.repairs[name].method for name in names if name != "none"}
     return sorted(f"lamina.repairs.methods.{method}" for method in methods)

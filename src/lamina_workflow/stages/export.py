@@ -1,5 +1,6 @@
-"""Jobs of rules/export.smk: a variant as a checkpoint, what it answers in lm-eval's files, and the
-refusal of variants nothing makes.
+"""Jobs of rules/export.smk: export a variant as a checkpoint, or its answers in lm-eval's files.
+
+Variants that nothing makes are refused.
 """
 
 import re
@@ -21,10 +22,10 @@ from lamina_workflow.study import requests
 
 
 class ExportVariant(Job):
-    """One variant, as text. Its card shows the `benchmarks` that exist; the export starts none.
+    """One variant, as text. Its card shows the existing `benchmarks`; the export starts none.
 
-    `form` is one of `lamina.variant.EXPORTED_AS`, `shard` the largest weights file, such as
-    5GB. `file` is the GGUF file of the base model for the form of that name.
+    `form` is one of `lamina.variant.EXPORTED_AS`, `shard` the largest weights file, such as 5GB.
+    `file` is the GGUF file of the base model, for form `gguf`.
     """
 
     PACKAGES = True
@@ -58,7 +59,7 @@ class ExportVariant(Job):
 
 
 class LogSamples(Measuring):
-    """One variant, or the base model, on the tasks that a study measures it on."""
+    """One variant, or the base model, on all tasks on which a study measures it."""
 
     tasks: dict[str, Options[TaskEntry]]
 
@@ -75,15 +76,15 @@ class LogSamples(Measuring):
 
 
 def requested_variants(arguments: Iterable[str], folder: str) -> list[str]:
-    """The variants among the targets on Snakemake's command line that are in a folder, as text."""
+    """The variants in a folder among the targets on Snakemake's command line, as text."""
     return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
 
 
 def check_form(environment: Mapping[str, str], config: Configuration, variant: Variant) -> None:
     """Refuse an unknown form or size of weights files, before an earlier export is deleted.
 
-    Raises LaminaError if one is unknown, or if the variant cannot have the form. The message says
-    what may be written.
+    Raises LaminaError if one is unknown, or the variant cannot have the form. The message says what
+    may be written.
     """
     form = environment.get("LAMINA_EXPORT_FORM")
     shard = environment.get("LAMINA_EXPORT_SHARD")
@@ -103,8 +104,8 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
 def check_variant(config: Configuration, variant: Variant) -> None:
     """Refuse a variant that nothing in the configuration makes.
 
-    Raises LaminaError if a name in it is unknown, or if no study makes it. The message says which,
-    and the nearest valid one.
+    Raises LaminaError if a name in it is unknown, or no study makes it. The message says which, and
+    the nearest valid one.
     """
     location = f"the variant {variant}"
     if variant.is_base:
@@ -122,7 +123,7 @@ def check_variant(config: Configuration, variant: Variant) -> None:
 def check_measured(config: Configuration, variant: Variant) -> None:
     """Refuse a variant that no study measures on a task.
 
-    Raises LaminaError as `check_variant` does. A base model is no variant there.
+    Raises LaminaError as `check_variant` does, except that base models are allowed.
     """
     if variant != Variant.base(variant.model):
         check_variant(config, variant)
@@ -176,7 +177,7 @@ def _check_size(config: Configuration, variant: Variant, location: str) -> None:
 
 
 def _or_nearest(n_removed: int, sizes: Sequence[int]) -> str:
-    """The nearest of the sizes that may be written instead; empty without any."""
+    """The nearest of the valid sizes; empty if there are none."""
     if not sizes:
         return ""
     return f", or write removed={min(sizes, key=lambda size: abs(size - n_removed))}"

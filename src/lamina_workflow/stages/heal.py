@@ -1,4 +1,4 @@
-"""Job of rules/heal.smk: the training of one variant."""
+"""The job of rules/heal.smk: train one variant."""
 
 from typing import Annotated, Any, Self
 
@@ -13,10 +13,10 @@ from lamina_workflow.stages.job import READ, OnModel, follow_family
 class HealVariant(OnModel):
     """One variant, as text, and its healing.
 
-    `weights` has the weight of a token of each calibration that the healing trains on; `data` are
-    the files of these calibrations except the variant's own, which is `calibration`. Without a
-    `patch` the variant is not repaired; `repairs` are the modules of its repair. The adapter is
-    written into the folder of `output`, the training curve.
+    `weights` maps each calibration that the healing trains on to the weight of a token; `data` are
+    the files of these calibrations, except the variant's own, which is `calibration`. Without a
+    `patch`, the variant is not repaired; `repairs` are the modules of its repair. The adapter is
+    written to the folder of `output`, the training curve.
     """
 
     variant: str

@@ -1,13 +1,13 @@
-"""A job of a rule: its options, the fingerprint of its code, and what it needs of the machine.
+"""A job of a rule: its options, the fingerprint of its code, and the resources that it needs.
 
 The rule shows the files. The class of its job holds everything else: `of` reads the options of one
-job from the configuration, and the fields are all that the job depends on in addition to the
-content of its files. In the script, `read` puts the rule's files into the fields of the same names.
+job from the configuration, and the fields are all that the job depends on apart from the content of
+its files. In the script, `read` puts the rule's files into the fields of the same names.
 
-The classes are pydantic models, as the entries of the configuration are: frozen, without unknown
-keys, and read back from JSON with their types. An option that has its default is left out of the
-params of a rule, so that a new option reruns nothing. So a default must mean that something is not
-asked for (None, empty, False).
+Like the entries of the configuration, the classes are pydantic models: frozen, without unknown
+keys, and read back from JSON with their types. An option with its default value is left out of a
+rule's params, so that a new option reruns nothing. Therefore a default must mean that something is
+not requested (None, empty, False).
 """
 
 import hashlib
@@ -28,18 +28,18 @@ from lamina_workflow.runtime.fingerprint import (
     package_digest,
 )
 
-# Marks in the annotation of a field: files that the job reads, the rule's input of that name, and
-# the file that it writes, the rule's output of that name.
+# Marks in the annotation of a field: files that the job reads (the rule's input of that name), and
+# the file that it writes (the rule's output of that name).
 READ: Any = object()
 WRITTEN: Any = object()
 
 
 class Job(BaseModel):
-    """What a rule says of one job. The class has the name of the rule: SweepUnits for sweep_units.
+    """What a rule says about one job. The class is named after the rule: SweepUnits, sweep_units.
 
-    PACKAGES: Whether another version of a package that the job imports makes it stale.
-    ASIDE: Options that do not change the content of a row, so they are no part of its provenance.
-    FOLLOWED: Modules that other jobs do not follow, and that are part of this job's code.
+    PACKAGES: Whether another version of an imported package makes the job stale.
+    ASIDE: Options that do not change the content of rows, so they are not part of the provenance.
+    FOLLOWED: Modules that count as part of this job's code, but not of other jobs'.
     WRITES: The tables that it writes, whose schemas are part of its code.
     """
 
@@ -49,19 +49,19 @@ class Job(BaseModel):
     FOLLOWED: ClassVar[tuple[str, ...]] = ()
     WRITES: ClassVar[tuple[str, ...]] = ()
 
-    # Digests by name of what the job depends on and that is no option: the entry of the model's
-    # family, the entry of a metric.
+    # Digests by name of dependencies that are not options: the entry of the model's family, the
+    # entry of a metric.
     follows: dict[str, str | None] = {}
     output: Annotated[str, WRITTEN] = ""
 
-    # Which job of the rule it is. Empty unless a script runs it.
+    # Identifies the job within its rule. Empty unless a script runs it.
     _facts: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         """The options of the job with the wildcards `w`.
 
-        They are the wildcards of the names of fields, unless a class says otherwise.
+        By default, each field takes the wildcard of the same name.
         """
         option_names = cls.model_fields.keys() - cls._files()
         return cls(**{name: value for name, value in w.items() if name in option_names})
@@ -82,7 +82,7 @@ class Job(BaseModel):
         return self.WRITES
 
     def options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as JSON has them."""
+        """The options that differ from their defaults, as JSON values."""
         return self.model_dump(mode="json", exclude_defaults=True, exclude=self._files())
 
     def code(self) -> str:
@@ -96,7 +96,7 @@ class Job(BaseModel):
 
     @classmethod
     def read(cls, snakemake: Any) -> Self:
-        """The job that a script runs, from the object that Snakemake gives a script."""
+        """The job that a script runs, read from the script's object `snakemake`."""
         options = dict(snakemake.params.options)
         files = {}
         for name in cls._files():
@@ -111,7 +111,7 @@ class Job(BaseModel):
     def _describe(
         cls, snakemake: Any, options: dict[str, Any], files: dict[str, Any]
     ) -> dict[str, Any]:
-        """The rule, wildcards, inputs, options and the fingerprint of the code of a job."""
+        """A job's rule, wildcards, inputs, options and code fingerprint."""
         facts = {
             "rule": cls.rule(),
             "wildcards": dict(snakemake.wildcards.items()),
@@ -126,19 +126,19 @@ class Job(BaseModel):
 
     @property
     def description(self) -> str:
-        """Which job of the rule it is, as JSON that its files keep for `make explain`."""
+        """Which job of the rule it is, as JSON; its files keep it for `make explain`."""
         return json.dumps(self._facts, sort_keys=True) if self._facts else ""
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What the job's tables say of their origin: `settings`, and its `description`."""
+        """What the job's tables record about their origin: `settings`, and its `description`."""
         return self.settings | ({"job": self.description} if self.description else {})
 
     @property
     def settings(self) -> dict[str, str]:
-        """What decides the content of rows, in addition to the job's files.
+        """What determines the content of rows, apart from the job's files.
 
-        That is the fingerprint of its code, a hash of its options, and its seed.
+        These are the fingerprint of its code, a hash of its options, and its seed.
         """
         not_hashed = {*self.ASIDE, "follows"}
         options = {name: value for name, value in self.options().items() if name not in not_hashed}
@@ -150,10 +150,10 @@ class Job(BaseModel):
 
     @property
     def origin(self) -> str:
-        """A hash of all that the job depends on, with size and time of its files.
+        """A hash of everything that the job depends on, with the size and time of its files.
 
-        It names the job of unfinished work. The files themselves are not read: weights of healed
-        variants are too large.
+        It identifies unfinished work. The files themselves are not read, because the weights of
+        healed variants are too large.
         """
         text = json.dumps(self._facts or self.options(), sort_keys=True)
         stamps = []
@@ -175,7 +175,7 @@ class Job(BaseModel):
 
     @classmethod
     def _files_of_field(cls, name: str, snakemake: Any) -> Any:
-        """The rule's files of a field: one, a list, or by the names of what they are of."""
+        """The rule's files for a field: one file, a list, or a mapping by name."""
         rule_files = snakemake.output if name in cls._marked(WRITTEN) else snakemake.input
         files = _listed(getattr(rule_files, name, None))
         field_type = get_origin(cls.model_fields[name].annotation)
@@ -187,7 +187,7 @@ class Job(BaseModel):
 
 
 def _name_of(file: Path) -> str:
-    """What a file is of: a calibration's file has its name, a manifest the folder of its model."""
+    """What a file belongs to: its own name for a calibration, its model's folder for a manifest."""
     return file.parent.name if file.stem == "manifest" else file.stem
 
 
@@ -201,12 +201,12 @@ def _listed(files: Any) -> list[str]:
 
 
 class OnModel(Job):
-    """A job that loads a model, on a GPU where there is one."""
+    """A job that loads a model, on a GPU if there is one."""
 
     PACKAGES = True
 
     manifest: Annotated[str, READ] = ""
-    # What rule check_model found; no number follows from it.
+    # The findings of rule check_model; no number depends on them.
     check: Annotated[str | None, READ] = None
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
@@ -217,17 +217,17 @@ class OnModel(Job):
         return round(attempt * (3000 + 2000 * model["weights_bytes"] / 1e9))
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
-        """Time limit: loading and measuring grow with the weights."""
+        """Time limit: loading and measuring take longer with larger weights."""
         return time_limit(model, attempt)
 
 
 def time_limit(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
-    """Time limit of a job that loads a model and goes through this number of variants of it."""
+    """Time limit of a job that loads a model and processes this number of its variants."""
     return round(attempt * (20 + 6 * model["weights_bytes"] / 1e9 * (1 + variants / 4)))
 
 
 def follow_family(config: Configuration, model: str) -> dict[str, str | None]:
-    """What a job on a model follows: the entry of its family."""
+    """The digest of a model's family entry, on which its jobs depend."""
     return {"family": family_digest(config.models[model].family)}
 
 

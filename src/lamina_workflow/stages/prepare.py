@@ -1,4 +1,4 @@
-"""Jobs of rules/prepare.smk: models, calibrations, tasks, their overlap, what a study will cost."""
+"""Jobs of rules/prepare.smk: models, calibrations, tasks, their overlap, the forecast cost."""
 
 from itertools import chain
 from pathlib import Path
@@ -19,7 +19,7 @@ from lamina_workflow.study import requests
 
 
 class DequantiseModel(Job):
-    """One checkpoint, by its name, which is a hash of the files that it is made from.
+    """One checkpoint, named by a hash of the files that it is made from.
 
     `dtype` is the number format of the checkpoint; `auto` stores quantised numbers in bfloat16.
     """
@@ -35,7 +35,7 @@ class DequantiseModel(Job):
 
 
 class PrepareModel(Job):
-    """One model, by its name and its entry, without the number of devices of its jobs.
+    """One model, by its name and its entry; the number of devices of its jobs does not count.
 
     `checkpoint` is its folder, if its source is a file in another format.
     """
@@ -50,7 +50,7 @@ class PrepareModel(Job):
         return cls(
             model=w.model,
             entry=entry.model_copy(update={"devices": 1}),
-            # Another time of the weights changes nothing, an edit does.
+            # A changed time of the weights changes nothing; an edit does.
             follows={"weights": fingerprint_model(Path(entry.source))},
         )
 
@@ -102,7 +102,7 @@ class GenerateAnswers(OnModel):
 
 
 class PrepareTask(Job):
-    """One benchmark by its name: a task or the text of a perplexity; the other is None."""
+    """One benchmark by its name: a task, or the text of a perplexity; the other field is None."""
 
     name: str
     task: Options[TaskEntry] | None = None
@@ -128,7 +128,7 @@ class CheckOverlap(Job):
 class EstimateCost(Job):
     """The whole configuration, with all defaults.
 
-    `strategies` are those of its searches, which foresee their rounds.
+    `strategies` are those of its searches; the forecast asks them for their rounds.
     """
 
     FOLLOWED = ("lamina_workflow.study.sweeps",)  # the studies decide what is counted
@@ -160,7 +160,7 @@ def benchmark_entry(config: Configuration, task: str) -> Any:
 
 
 def checkpoint_names(config: Configuration) -> dict[str, str]:
-    """The names of the checkpoints that quantised models become, by model.
+    """The names of the dequantised checkpoints, by model.
 
     Models of the same content share one.
     """
@@ -172,15 +172,15 @@ def checkpoint_names(config: Configuration) -> dict[str, str]:
 
 
 def _quantised_model(config: Configuration, checkpoint: str) -> Model:
-    """The entry of a model that becomes the checkpoint of this name."""
+    """The entry of the model whose dequantised checkpoint has this name."""
     names = checkpoint_names(config)
     return next(config.models[model] for model, name in names.items() if name == checkpoint)
 
 
 def quantised_files(config: Configuration, checkpoint: str) -> list[str]:
-    """The files that a checkpoint is made from, the one that describes the model first.
+    """The files that a checkpoint is made from; the first one describes the model.
 
-    That is the GGUF file, or the config.json, which says how the weights are quantised.
+    It is the GGUF file, or the config.json, which says how the weights are quantised.
     """
     model = _quantised_model(config, checkpoint)
     if gguf.is_gguf(model.source):
@@ -197,9 +197,9 @@ def gguf_files(model: Model) -> list[str]:
 
 
 def model_files(config: Configuration, model: str) -> list[str]:
-    """The files of a local model, of which a newer one makes its manifest stale.
+    """The files of a local model; if one is newer than the manifest, the manifest is stale.
 
-    None of a model on the hub.
+    Empty for a model on the hub.
     """
     folder = Path(config.models[model].source)
     if not folder.is_dir():
@@ -210,7 +210,7 @@ def model_files(config: Configuration, model: str) -> list[str]:
 def data_files(name: str, entry: Any) -> list[str]:
     """Local files that a task, a text or a calibration is made of.
 
-    name: The name of the task, which has files of its own unless `entry` names others.
+    name: The name of the task, which has its own files unless `entry` names others.
     """
     choices = getattr(entry, "choices", None)
     hub = getattr(entry, "hub", None)
@@ -225,7 +225,7 @@ def data_files(name: str, entry: Any) -> list[str]:
 
 
 def calibration_files(config: Configuration, calibration: str) -> list[str]:
-    """Local files that a calibration is drawn from, also those of the parts of a mixture."""
+    """Local files that a calibration is drawn from, including those of the parts of a mixture."""
     found = []
     for part in config.parts(calibration).values():
         for task in part.drawn or [""]:

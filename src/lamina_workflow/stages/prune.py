@@ -25,11 +25,11 @@ from lamina_workflow.stages.sweep import key_columns
 from lamina_workflow.study import requests
 from lamina_workflow.study.sweeps import step_pass
 
-TRIES = 100  # sets that a search compares, roughly, for its time limit
+TRIES = 100  # sets that a search compares, roughly; it determines the time limit
 
 
 class SweepFiles(NamedTuple):
-    """A calibration that a step is scored on, by the files of its samples and of its sweep."""
+    """A calibration on which a step is scored, by the files of its samples and of its sweep."""
 
     calibration: str
     sweep: str
@@ -40,9 +40,9 @@ class SweepFiles(NamedTuple):
 class PruneStep(Job):
     """One plan.
 
-    `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves.
+    `previous` is the plan with one unit fewer, and `sweep` is a sweep of the model that it leaves.
     Runs of layers are chosen from `activations` instead. `beside` are other calibrations on which
-    removals are scored too, with their samples and sweeps.
+    removals are also scored, with their samples and sweeps.
     """
 
     PACKAGES = True
@@ -112,8 +112,8 @@ class SearchPlans(OnModel):
     """One search.
 
     `data` are calibrations that it reads in addition to the variant's own: those that its `repairs`
-    add, and those that judge. `tokens` is the budget of one pass. `asked` is the entry of the
-    calibration that judges, if its questions are answered in writing.
+    add, and those that judge. `tokens` is the budget of one pass. `asked` is the entry of the judge
+    calibration, if its questions are answered in writing.
     """
 
     selector: Options[Selector]
@@ -156,7 +156,7 @@ class SearchPlans(OnModel):
         return (*writing, *borrowing, *self.selector.modules, self.selector.SEARCH, *repairs)
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; where repairs are in place, also for their fit and waiting patches."""
+        """As for any job; with repairs in place, also for their fits and waiting patches."""
         megabytes = super().memory(model, attempt)
         if not self.repairs:
             return megabytes
@@ -169,7 +169,7 @@ class SearchPlans(OnModel):
 
 
 class PickPlan(Job):
-    """The plan of one size, from those that a search found."""
+    """The plan of one size, taken from those that a search found."""
 
     removed: int
     plans: Annotated[str, READ] = ""

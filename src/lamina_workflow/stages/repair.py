@@ -1,4 +1,4 @@
-"""Job of rules/repair.smk: the patches of one repair, for all plan sizes of a selector."""
+"""The job of rules/repair.smk: fit one repair for all plan sizes of a selector."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -15,7 +15,7 @@ from lamina_workflow.study import requests
 class FitPatch(OnModel):
     """One repair, by its name and its entry, for `plans` of several sizes.
 
-    `weights` has the weight of a token of each calibration that it is fitted on, the variants'
+    `weights` maps each calibration that it is fitted on to the weight of a token, the variants'
     `own` first; it is empty if a weight is to be chosen. `data` are the files of the other
     calibrations.
     """
@@ -56,8 +56,8 @@ class FitPatch(OnModel):
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job, and for its fits and the maps that it holds until it ends.
 
-        There are two maps for each run of removed layers and each weight that it tries, and a third
-        of what it writes. Each removed layer may be a run of its own.
+        For each run of removed layers, there are two maps per weight that it tries, and a third of
+        what it writes. Each removed layer may be a separate run.
         """
         hidden_size = int(model["hidden_size"])
         n_runs = sum(max(1, size) for size in self.sizes)

@@ -1,4 +1,4 @@
-"""Jobs of rules/report.smk: tables, what is computed from them, the database, the page."""
+"""Jobs of rules/report.smk: gathered tables, computed tables, the database, the page."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -16,7 +16,7 @@ from lamina_workflow.study import requests, tables
 from lamina_workflow.study.handles import name_handles
 from lamina_workflow.study.sweeps import list_maps, list_sweeps
 
-# A table that is computed from others has rows if this one has.
+# A computed table has rows if this source table has.
 _SOURCE_TABLES = {
     "agreements": "relevance",
     "dissociations": "sweeps",
@@ -35,8 +35,8 @@ class FromTables(Job):
 def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
     """The figures that have something to show, each with the tables that it reads.
 
-    Such a figure has data in all of its TABLES, has a diagnosis of its KINDS, and as many names of
-    each section as its NEEDS say; `lamina_workflow.report.figures` explains these.
+    Such a figure has data in all of its TABLES, one of the KINDS of diagnosis, and as many names of
+    each section as its NEEDS require; `lamina_workflow.report.figures` explains these.
     """
     tables_by_figure = declared_literals("lamina_workflow.report.figures", "TABLES")
     kinds_by_figure = declared_literals("lamina_workflow.report.figures", "KINDS")
@@ -58,12 +58,12 @@ def list_figures(config: Configuration) -> dict[str, tuple[str, ...]]:
 
 
 def _count_names(config: Configuration) -> dict[str, int]:
-    """How many names of a section the studies use; of repairs, pairs of a repair and a healing.
+    """How many names of each section the studies use; `repairs` counts pairs of repair and healing.
 
-    `steps` are sweeps of models that lack units, which selectors measure on their way, and
-    `checkpoints` are the most models that studies of maps use of one training. `loads` are pairs of
-    a prompt and a batch with which variants are timed, `passes` healings that keep the weights of
-    one pass over their data, `moving_selectors` those that may run layers again.
+    `steps` are sweeps of already pruned models, which selectors measure on their way.
+    `checkpoints` is the largest number of models of one training in studies of maps. `loads` are
+    pairs of a prompt and a batch with which variants are timed, `passes` healings that keep the
+    weights of one pass over their data, `moving_selectors` those that may run layers again.
     """
     variants = requests.list_variants(config)
     selectors = {variant.selector for variant in variants} - {"none"}
@@ -88,19 +88,17 @@ def _count_names(config: Configuration) -> dict[str, int]:
 
 
 def _have_data(config: Configuration, table_names: Collection[str]) -> bool:
-    """Whether the studies ask for files that each of these tables is gathered from."""
+    """Whether the studies produce files from which each of these tables is gathered."""
     sources = [_SOURCE_TABLES.get(table, table) for table in table_names]
     return all(tables.files_of_table(config, source) for source in sources)
 
 
 class GatherTable(Job):
-    """One table from its `parts`, the files of the jobs that measured it."""
+    """One table, gathered from its `parts`, the files of the jobs that measured it."""
 
     table: str
     groups: dict[str, str] = {}  # labels of entries that are replicates, by name
-    scores: dict[
-        str, str
-    ] = {}  # scores of calibrations that compare choices by another than acc_norm
+    scores: dict[str, str] = {}  # how calibrations compare choices, if not by acc_norm
     repairs: dict[str, str] = {}  # repairs in the loops of selectors, by selector
     handles: dict[str, str] = {}  # short names of variants
     gates: list[dict[str, Any]] = []  # rows of table `gates`
@@ -157,7 +155,7 @@ class CompareTasks(Job):
 
 
 class CompareMetrics(Job):
-    """How metrics agree, for every metric that has scores."""
+    """How well metrics agree, for every metric that has scores."""
 
     WRITES = ("agreements",)
 
@@ -185,7 +183,7 @@ class BuildDatabase(FromTables):
 
 
 class PlotFigure(FromTables):
-    """One figure from the tables that it declares, and no others, which may be being written."""
+    """One figure from the tables that it declares. Others may just be being written."""
 
     figure: str
     queries: Annotated[list[str], READ] = []
@@ -219,8 +217,8 @@ class RenderReport(FromTables):
     """The page of the whole run."""
 
     report: Options[Report]  # what a variant must keep to be recommended
-    names: dict[str, Any]  # what the names in the report mean, by section
-    sizes: list[str] = []  # the sizes that were asked for, and how many layers each is
+    names: dict[str, Any]  # the meanings of names in the report, by section
+    sizes: list[str] = []  # the requested sizes, and how many layers each is
     template: Annotated[str, READ] = ""
     included: Annotated[list[str], READ] = []
     queries: Annotated[list[str], READ] = []

@@ -1,4 +1,4 @@
-"""Jobs of rules/sweep.smk: the removal of every unit, measured, and its relevance by each metric."""
+"""Jobs of rules/sweep.smk: measure the removal of every unit, and score it by each metric."""
 
 import hashlib
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from lamina_workflow.study.sweeps import SweepSelector, sweep_blocks
 class SweepUnits(OnModel):
     """One block of a sweep.
 
-    `plan` lists the units that are removed already. `asked` is the entry of the calibration, if its
+    `plan` lists the units that are already removed. `asked` is the entry of the calibration, if its
     questions are answered in writing. `data` are the calibrations that a repair in the `loop` adds.
     `tokens` is the token budget of one pass.
     """
@@ -69,13 +69,13 @@ class SweepUnits(OnModel):
         return tuple(changes.modules_of(self.loop))
 
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; written answers take longer with more units, as those of benchmarks."""
+        """As for any job; written answers take longer with more units, as in benchmarks."""
         if self.asked is None:
             return super().minutes(model, attempt)
         return time_limit(model, attempt, -(-int(model["n_layers"]) // self.blocks))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
-        """As for any job; where a repair is in place, also for its fit and for waiting patches."""
+        """As for any job; with a repair in place, also for its fit and for waiting patches."""
         megabytes = super().memory(model, attempt)
         if self.loop is None:
             return megabytes
@@ -99,7 +99,7 @@ class GatherSweep(Job):
 
 
 class ScoreRelevance(Job):
-    """The scores of one sweep; the bootstrap and the metrics that draw at random use `seed`."""
+    """The scores of one sweep; `seed` is used by the bootstrap and by metrics with random draws."""
 
     PACKAGES = True
 

@@ -1,8 +1,8 @@
-"""Short names of variants, such as A3b, which the report prints and commands take.
+"""Short names of variants, such as A3b. The report prints them and commands accept them.
 
-The letters stand for model, calibration and selector, in the order of the configuration; the number
-is the size, such as 3 or -2; a last letter, if there is one, stands for repair and healing. Names
-added at the end of their sections leave the handles of the others as they are.
+The letters stand for model, calibration and selector, in the order of the configuration. The number
+is the size, such as 3 or -2. A last letter, if any, stands for repair and healing. Names that are
+added at the end of their sections leave the other handles unchanged.
 """
 
 import difflib
@@ -17,13 +17,13 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.study.requests import list_variants
 
 TABLE = Path("results/tables/handles.parquet")
-N_NEAREST = 5  # handles that an error names
+N_NEAREST = 5  # handles that an error message names
 
 _HANDLE = re.compile(r"([a-z]+)(-?\d+)([a-z]*)", re.IGNORECASE)
 
 
 def name_handles(config: Configuration) -> dict[str, str]:
-    """The variants of all studies by their handles, which are in order."""
+    """The variants of all studies by their handles, in the order of the handles."""
     variants = list_variants(config)
     models_to_selectors = product(config.models, config.calibrations, config.selectors)
     used_keys = {variant.key for variant in variants}
@@ -41,7 +41,7 @@ def name_handles(config: Configuration) -> dict[str, str]:
 
 
 def _order_treatments(config: Configuration, variants: Sequence[Variant]) -> list[tuple[str, str]]:
-    """Pairs of repair and healing that variants have; neither of them comes first."""
+    """Pairs of repair and healing that variants have; the pair without either comes first."""
     healings_and_repairs = product(["none", *config.healings], ["none", *config.repairs])
     used_pairs = {(variant.repair, variant.healing) for variant in variants} | {("none", "none")}
     pairs = [(repair, healing) for healing, repair in healings_and_repairs]
@@ -49,7 +49,7 @@ def _order_treatments(config: Configuration, variants: Sequence[Variant]) -> lis
 
 
 def _letters(index: int) -> str:
-    """a, b, … z, aa, ab, …; nothing for -1."""
+    """a, b, … z, aa, ab, …; empty for -1."""
     letters = ""
     while index >= 0:
         index, position = divmod(index, 26)
@@ -72,7 +72,7 @@ def resolve_variant(text: str, table: Path = TABLE) -> str:
             f"'{text}' is a handle of a run, and there is no run in this folder ({table}). cd to "
             "the folder of the study, or run it here: lamina run"
         )
-    from lamina.store import parquet  # not at the top: a dry run imports this module
+    from lamina.store import parquet  # not at the top, because a dry run imports this module
 
     variant_by_handle = {
         row["handle"]: str(Variant.of(row)) for row in parquet.read_table(table).to_pylist()
@@ -85,7 +85,7 @@ def resolve_variant(text: str, table: Path = TABLE) -> str:
 
 
 def _describe_nearest(text: str, variant_by_handle: Mapping[str, str]) -> Iterator[str]:
-    """The handles that are most like a text, each with its variant."""
+    """The handles most similar to a text, each with its variant."""
     handles = {handle.lower(): handle for handle in variant_by_handle}
     for name in difflib.get_close_matches(text.lower(), handles, N_NEAREST, cutoff=0.0):
         yield f"{handles[name]} ({variant_by_handle[handles[name]]})"

@@ -1,7 +1,7 @@
-"""What the studies of a configuration ask for, as lists that rules turn into files.
+"""What the studies of a configuration require, as lists that rules turn into files.
 
-Pure functions of a loaded configuration. Every list is free of duplicates, so that studies that
-overlap share their jobs, and sorted, so that the order of studies and names changes nothing.
+These are pure functions of a loaded configuration. Lists have no duplicates, so that overlapping
+studies share their jobs. They are sorted, so that the order of studies and names changes nothing.
 """
 
 import zlib
@@ -25,15 +25,15 @@ def list_variants(config: Configuration) -> list[Variant]:
 def list_plans(config: Configuration) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of the plans that variants use.
 
-    The steps on the way to them are left out.
+    The intermediate steps are left out.
     """
     return sorted({(v.model, v.calibration, v.selector, v.removed) for v in list_variants(config)})
 
 
 def describe_sizes(config: Configuration) -> list[str]:
-    """What the sizes of the studies come to, in sentences.
+    """What the studies' sizes amount to, in sentences.
 
-    Selectors are named where they come to different numbers of the same kind of units.
+    Selectors are named if their numbers of the same kind of units differ.
     """
     selectors_by_sentence: dict[tuple[Size, str, str], dict[str, list[str]]] = {}
     for (model, selector, size), reached_size in config.reached_sizes.items():
@@ -51,7 +51,7 @@ def describe_sizes(config: Configuration) -> list[str]:
 
 
 def _outcome(size: Size, units: str, reached_size: ReachedSize, n_layers: int) -> str:
-    """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 % are left.`, or what more layers take."""
+    """`without 2 of 12 layers, at most 5.8 of 7.1 GB, 82 %.`, or the same for added layers."""
     words_by_units = {"layer": "layers", "both": "layers in sub-layers"}
     unit_words = words_by_units.get(units, f"{units} sub-layers")
     left_share = size.share(reached_size.left, reached_size.whole)
@@ -65,12 +65,12 @@ def _outcome(size: Size, units: str, reached_size: ReachedSize, n_layers: int) -
 
 
 def searching_selectors(config: Configuration) -> list[str]:
-    """Selectors whose plans of all sizes are found by one job."""
+    """Selectors for which one job finds the plans of all sizes."""
     return [name for name, selector in config.selectors.items() if selector.SEARCHES]
 
 
 def list_searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
-    """The sizes that are searched for, by (model, calibration, selector)."""
+    """The sizes to be searched, by (model, calibration, selector)."""
     searched_sizes: dict[tuple[str, str, str], list[int]] = {}
     for model, calibration, selector, removed in list_plans(config):
         if config.selectors[selector].SEARCHES:
@@ -95,7 +95,7 @@ def block_variants(
 ) -> list[Variant]:
     """Variants of a calibration that one benchmark job measures on a task or perplexity text.
 
-    A variant's block follows from its own key, so that adding one changes one block only.
+    A variant's block depends only on its own key, so that adding one changes only one block.
     Calibration `none` gives the base model, in block 0.
     """
     if calibration == "none":
@@ -113,7 +113,7 @@ def block_variants(
 
 
 def list_gates(config: Configuration) -> list[tuple[Variant, Gate]]:
-    """What the studies demand of each of their variants."""
+    """What the studies require of each of their variants."""
     gates: set[tuple[Variant, Gate]] = set()
     for study in _prune_studies(config):
         gates.update(product(_study_variants(config, study), study.gates))
@@ -150,7 +150,7 @@ def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
 
 
 def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
-    """The benchmark jobs of tasks to which models write answers; each has a second job for them."""
+    """The benchmark jobs of tasks with written answers; each has a second job for these."""
     answered_tasks = {name for name, task in config.benchmarks.tasks.items() if task.generate}
     block_keys = benchmark_blocks(config)
     return [
@@ -180,7 +180,7 @@ def further_calibrations(
 
 
 def fitted_on(config: Configuration, calibration: str, repair: str) -> list[str]:
-    """Calibrations that a variant's repair is fitted on, its own first."""
+    """Calibrations on which a variant's repair is fitted, its own first."""
     if repair == "none":
         return [calibration]
     return list(config.repairs[repair].weights(calibration, auto=0.0))
@@ -194,7 +194,7 @@ def trained_on(config: Configuration, calibration: str, healing: str) -> dict[st
 
 
 def read_by(config: Configuration, variant: Variant) -> set[str]:
-    """Calibrations that a variant was made from, by its selector, its repair and its healing."""
+    """Calibrations from which a variant was made: by its selector, its repair and its healing."""
     calibration = variant.calibration
     return {
         calibration,
@@ -219,7 +219,7 @@ def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str
 def list_calibrations(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that is read.
 
-    They are those of studies, and others from which variants are made.
+    They are those that studies list, and others from which variants are made.
     """
     calibrations_read = set(list_captures(config))
     for variant in list_variants(config):
@@ -245,10 +245,10 @@ def list_diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that may differ in cost; empty if no efficiency is measured.
 
-    They are all variants without their healing, which is merged into the weights. The cost depends
-    on the kind of unit, the number of removed units, the repair, and the number of *runs* of
-    removed layers, because each run has one patch. Only plans know the runs: so the job is given
-    every variant, reads the plans and measures the first of each kind.
+    They are all variants without healings, because these are merged into the weights. The cost
+    depends on the kind of unit, the number of removed units, the repair, and the number of *runs*
+    of removed layers, because each run has one patch. Only the plans show the runs. So the job
+    receives every variant, reads the plans and measures the first of each kind.
     """
     if config.benchmarks.efficiency is None:
         return []
@@ -260,7 +260,7 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
 
 
 def count_structures(config: Configuration, model: str) -> int:
-    """How many variants of a model differ in cost, as far as that is known before the plans."""
+    """How many variants of a model differ in cost, as far as this is known without the plans."""
     structures = {
         (config.selectors[variant.selector].units, variant.removed, variant.repair)
         for variant in efficiency_variants(config, model)

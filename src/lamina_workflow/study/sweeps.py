@@ -1,7 +1,7 @@
 """Which sweeps the studies of a configuration need, and what each of them measures.
 
 A sweep removes every remaining unit of a model in turn. It is named by (model, calibration,
-selector, removed), and `SweepSelector` says what can stand for the selector.
+selector, removed); `SweepSelector` says what may take the place of the selector.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Maps
 from lamina_workflow.study.requests import further_calibrations, list_plans
 
-# How much more may be computed so that jobs of a sweep run at the same time. Each further job costs
-# 2 / (L + 1) of a sweep: it carries the model before the removals through L layers, and a sweep in
-# one job runs L (L + 1) / 2 layers.
+# How much more may be computed so that a sweep's jobs can run at the same time. Each further job
+# costs 2 / (L + 1) of a sweep: it runs the model before the removals through L layers, and a sweep
+# in one job runs L (L + 1) / 2 layers.
 SHARING = 0.1
 
 
 @dataclass(frozen=True)
 class SweepSelector:
-    """What stands in a sweep's path where a plan has its selector.
+    """The part of a sweep's path that in a plan's path is the selector.
 
     `base/{pass}/{units}` is the base model, whose sweep all selectors and maps share. `{selector}`
-    goes on from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that it
-    made for another calibration.
+    continues from the plans of a selector, and `for/{plan_calibration}/{selector}` from those that
+    it made for another calibration.
     """
 
     name: str
@@ -61,11 +61,11 @@ class SweepSelector:
         return None if self.name == "base" else config.selectors[self.name]
 
     def planned_on(self, calibration: str) -> str:
-        """The calibration of the plans that a sweep of `calibration` goes on from."""
+        """The calibration of the plans from which a sweep of `calibration` continues."""
         return self.plan_calibration or calibration
 
     def settings(self, config: Configuration) -> tuple[str, str]:
-        """Pass and kind of unit."""
+        """The pass and the kind of unit."""
         entry = self.entry(config)
         if entry is None:
             return self.pass_, self.units
@@ -80,7 +80,7 @@ class SweepSelector:
 
 
 def any_selector(config: Configuration) -> str:
-    """A regular expression for all that can stand in the place of a selector."""
+    """A regular expression for everything that can be in the place of a selector."""
     base = r"base/(?:removal|stream|fit|gradient|weights|generate)/(?:layer|attention|mlp|both)"
     other_calibration = f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})"
     return any_of(config.selectors, base, other_calibration)
@@ -98,10 +98,11 @@ class _BaseSweep(NamedTuple):
 def list_sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of every sweep that goes into the tables.
 
-    If one pass carries another's metrics, the other is left out, so that no row is there twice.
+    If one pass also measures another's metrics, the other pass is left out, so that no row occurs
+    twice.
 
-    carried: Include it after all, because steps of selectors read it, and also the sweeps of the
-        further calibrations that steps are scored on.
+    carried: Include such passes, because steps of selectors read them, and also the sweeps of the
+        further calibrations on which steps are scored.
     """
     base_sweeps = {
         _BaseSweep(model, calibration, units, pass_)
@@ -132,13 +133,13 @@ def list_sweeps(config: Configuration, carried: bool = False) -> list[tuple[str,
 
 
 def _own_steps(entry: Selector, n_removed: int) -> range:
-    """The numbers of removed units from which a selector sweeps for itself on the way to a plan."""
+    """The numbers of removed units at which a selector sweeps for itself on the way to a plan."""
     first_step = 1 if starts_shared(entry) else 0
     return range(first_step, n_removed if entry.STEPS else 1)
 
 
 def _carried_along(base_sweeps: set[_BaseSweep]) -> set[_BaseSweep]:
-    """The sweeps whose metrics others of `base_sweeps` measure along the way."""
+    """The sweeps whose metrics other sweeps in `base_sweeps` also measure."""
     return {
         sweep._replace(pass_=CARRIED[sweep.pass_])
         for sweep in base_sweeps
@@ -172,7 +173,7 @@ def starts_shared(entry: Selector) -> bool:
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:
-    """The pass whose sweep a step of a selector reads; None where no sweep is read.
+    """The pass whose sweep a step of a selector reads; None if it reads no sweep.
 
     `block` reads the captured activations instead; `deepest` and `random` read no measurement.
     """
@@ -197,16 +198,16 @@ def sweep_of_step(
 
 
 def _sweep_selector(selector: str, plan_calibration: str, calibration: str) -> SweepSelector:
-    """The selector of a sweep of `calibration` that goes on from plans for `plan_calibration`."""
+    """The selector of a sweep of `calibration` that continues from plans for `plan_calibration`."""
     if calibration == plan_calibration:
         return SweepSelector(selector)
     return SweepSelector(selector, plan_calibration)
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
-    """The number of jobs of a sweep. Others than removals are not shared: they run in each job.
+    """The number of jobs of a sweep. Only passes with removals are split; others run in one job.
 
-    `auto` depends on the model's depth alone, so that neither the machine nor other studies make a
+    `auto` depends only on the model's depth, so that neither the machine nor other studies make a
     sweep stale.
     """
     pass_, _ = SweepSelector.parse(selector).settings(config)

@@ -1,4 +1,4 @@
-"""The files that each gathered table is made from: those that the configuration asks for."""
+"""The files that each gathered table is made from, as the configuration requires."""
 
 from lamina import paths
 from lamina.errors import LaminaError
@@ -10,7 +10,7 @@ from lamina_workflow.study.sweeps import list_sweeps
 def files_of_table(config: Configuration, table: str) -> list[str]:
     """The files that one table is gathered from.
 
-    Raises LaminaError if nothing says what the table is gathered from.
+    Raises LaminaError if it is not known what the table is gathered from.
     """
     match table:
         case "models" | "layer_sizes":
@@ -66,7 +66,7 @@ def files_of_table(config: Configuration, table: str) -> list[str]:
 
 
 def _manifests(config: Configuration) -> list[str]:
-    """Manifests of all models but the donors that no study uses as a model."""
+    """Manifests of all models, except donors that no study uses as a model."""
     studied_models: set[str] = set()
     for study in config.studies.values():
         studied_models.update(study.models)

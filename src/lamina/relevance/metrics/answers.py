@@ -12,7 +12,7 @@ from lamina.relevance.statistics import N_DRAWS, TAIL, IntervalEnds, wilson_inte
 
 @dataclass(frozen=True)
 class RightAnswers:
-    """Which samples a model answers right, and which it does without each unit."""
+    """Which samples are answered right by the current model, and by the model without each unit."""
 
     values: np.ndarray
     """1 right, 0 wrong, NaN not measured, (1 + units, samples); row 0 is the current model."""
@@ -22,7 +22,7 @@ class RightAnswers:
     def lost_shares(self, weights: np.ndarray) -> np.ndarray:
         """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0), (draws, units) [arXiv 2605.14075, eq. 3].
 
-        0 means that nothing is lost, and negative that the model is better without the unit.
+        0 means that nothing is lost; negative, that the model is better without the unit.
 
         weights: (draws, samples).
         """
@@ -45,13 +45,12 @@ class RightAnswers:
         )
 
     def draw_lost_shares(self, seed: int, n_draws: int) -> np.ndarray:
-        """Draws of the lost shares, (draws, units), given what became of the answers.
+        """Draws of the lost shares, (draws, units), from their posterior given the answer counts.
 
         An answer stayed right, was lost, was won, or stayed wrong.
 
-        Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the
-        samples would be certain if no answer changed, or if there is one sample; this posterior is
-        not.
+        Half an answer of each kind is added (Jeffreys' prior over the four). With one sample, or if
+        no answer changed, a bootstrap of the samples would have no spread; this posterior has.
         """
         generator = np.random.default_rng([seed, 4])
         answer_counts = self._count_changes()
@@ -106,7 +105,7 @@ class Accuracy(Metric):
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
         """Undefined where the current model's accuracy is not distinguishable from chance (95 %).
 
-        The base model is then not ranked; later steps go by what leaves the most right answers,
+        The base model is then not ranked. Later steps rank units by the most right answers left,
         then by the lowest loss.
         """
         right_answers = self._right_answers(columns, context)
@@ -121,7 +120,7 @@ class Accuracy(Metric):
         return f"{reason}; ranked by raw accuracy, then by loss", sort_keys
 
     def posterior(self, columns: Columns, context: Context, seed: int, n_draws: int) -> np.ndarray:
-        """Draws of the scores, (draws, units), given what became of the answers."""
+        """Posterior draws of the scores, (draws, units), given the answer counts."""
         return self._right_answers(columns, context).draw_lost_shares(seed, n_draws)
 
     def interval(
@@ -130,10 +129,7 @@ class Accuracy(Metric):
         return self._right_answers(columns, context).interval(context.seed)
 
     def not_finite(self, columns: Columns) -> np.ndarray:
-        """An answer without finite scores is wrong, which does not show in its column.
-
-        It does in the loss.
-        """
+        """Counted in the loss, because an answer without finite scores just counts as wrong."""
         return np.asarray(np.isinf(columns.values["nll"][1:]).sum(axis=1))
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
@@ -149,8 +145,8 @@ class Accuracy(Metric):
 class ExactMatch(Metric):
     """The share of right written answers that is lost when a unit is removed.
 
-    Accuracy of a generated sample asks that every token of the answer in the data is the likeliest.
-    Here the model may write another way to the same answer, if a filter of the task finds it.
+    Accuracy on a generated sample requires every token of the answer in the data to be the
+    likeliest. Here the model may word the answer differently, if a filter of the task finds it.
     """
 
     name = "exact_match"
@@ -170,7 +166,7 @@ class ExactMatch(Metric):
     def undefined(self, columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
         """Undefined where answers were written and the current model has none right.
 
-        The base model is then not ranked; later steps go by what leaves the most right answers.
+        The base model is then not ranked. Later steps rank units by the most right answers left.
         """
         if not columns.is_measured(self.columns[0]):
             return None
@@ -215,7 +211,7 @@ class Margin(Metric):
     def undefined(self, columns: Columns, context: Context) -> tuple[str, None] | None:
         """Samples without choices have no margin.
 
-        The mean over the others would use only a part of the calibration.
+        The mean over the others would use only part of the calibration.
         """
         n_without_choices = int(np.isnan(columns.values["correct_norm"][0]).sum())
         if not n_without_choices:
@@ -244,7 +240,7 @@ class Perplexity(Metric):
 
 
 def gold_margins(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
-    """Log-likelihood of the right choice less that of the best other one.
+    """Log-likelihood of the right choice minus that of the best other one.
 
     score: How choices are compared: `acc` or `acc_norm`.
     """

@@ -50,10 +50,10 @@ class KullbackLeibler(Metric):
 
 
 class Acceptance(Metric):
-    """How often the base model would reject a draft by the cut model: 1 - mean of Σ_v min(p, q).
+    """How often the base model would reject a draft of the pruned model: 1 - mean of Σ_v min(p, q).
 
-    This is the total variation of base and f_-u: a token drafted from q is accepted with chance Σ_v
-    min(p, q) [Leviathan et al., arXiv 2211.17192, cor. 3.6].
+    This is the total variation of base and f_-u. A token drafted from q is accepted with
+    probability Σ_v min(p, q) [Leviathan et al., arXiv 2211.17192, cor. 3.6].
     """
 
     name = "acceptance"
@@ -65,9 +65,9 @@ class Acceptance(Metric):
 class TokenAgreement(Metric):
     """How often another token becomes the likeliest one.
 
-    This is 1 - the share of scored tokens where the argmax stays.
+    This is 1 - the share of scored tokens whose argmax stays the same.
 
-    For greedy decoding, this is how often a draft by f_-u would be rejected [Leviathan et al.,
+    In greedy decoding, this is how often a draft of f_-u would be rejected [Leviathan et al.,
     arXiv 2211.17192].
     """
 
@@ -79,7 +79,7 @@ class TokenAgreement(Metric):
     def interval(
         self, columns: Columns, context: Context, scores: np.ndarray, weights: np.ndarray
     ) -> IntervalEnds:
-        """That of a proportion where `counted_interval` has one, else by bootstrap."""
+        """The interval of `counted_interval` where it has one, else that of the bootstrap."""
         counted_low, counted_high = self.counted_interval(columns)
         drawn_low, drawn_high = super().interval(columns, context, scores, weights)
         ci_low = np.where(np.isnan(counted_low), drawn_low, counted_low)
@@ -87,12 +87,11 @@ class TokenAgreement(Metric):
         return ci_low, ci_high
 
     def counted_interval(self, columns: Columns) -> IntervalEnds:
-        """95 % interval of a proportion, (units,) each; NaN where the bootstrap has the interval.
+        """95 % interval of a proportion, (units,) each; NaN where the bootstrap gives the interval.
 
-        Where each sample has one position, or few have a changed token, the score is a proportion,
-        and 0 of n samples do not prove that it is 0. Samples of
-        several positions are counted as the number of single positions with the same error [Korn
-        and Graubard 1998].
+        Where each sample has one position, or few samples have a changed token, the score is a
+        proportion, and 0 of n samples do not prove that it is 0. Samples of several positions count
+        as the number of single positions with the same error [Korn and Graubard 1998].
         """
         flips = columns.values["output_flips"][1:]
         is_seen = ~np.isnan(flips)
@@ -104,7 +103,7 @@ class TokenAgreement(Metric):
             share_variances = (deviations**2).sum(axis=1) / n_seen**2
             n_equivalent = flip_shares * (1 - flip_shares) / share_variances
 
-        # Of samples that are all alike, nothing says how many tokens are as good as one.
+        # If all samples are equal, their variance cannot tell how many positions they are worth.
         n_positions = np.where(np.isfinite(n_equivalent), np.maximum(n_equivalent, n_seen), n_seen)
         ci_low, ci_high = jeffreys_interval(flip_shares * n_positions, n_positions)
         has_one_position = ((flips == 0) | (flips == 1)).all(axis=1)

@@ -25,9 +25,9 @@ class Taylor(Metric):
 
     The sum is over the unit's weights w.
 
-    A sample's share of that sum is its own first-order loss change along the signs of the mean
-    gradient, so the mean of the shares is the score and their spread its sampling error
-    [LLM-Pruner, Shortened LLaMA].
+    A sample's contribution to that sum is its own first-order loss change along the signs of the
+    mean gradient. So the mean of the contributions is the score, and their spread its sampling
+    error [LLM-Pruner, Shortened LLaMA].
     """
 
     name = "taylor"

@@ -39,7 +39,7 @@ class Block(Selector):
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n.
 
-    The deeper of equal runs is removed.
+    Of equal runs, the deeper one is removed.
     """
     n = request.removed
     starts = [start for start in range(request.n_layers - n + 1) if _is_removable(request, start)]
@@ -61,7 +61,7 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
 
 
 def _is_removable(request: PlanRequest, start: int) -> bool:
-    """Whether the run from `start` is unprotected, and later layers fit their new indices."""
+    """Whether the run from `start` is unprotected, and later layers may take their new indices."""
     end = start + request.removed
     if not request.protected.isdisjoint(range(start, end)):
         return False

@@ -1,8 +1,8 @@
 """Clusters of layers that leave similar streams share the removals [after LoRP, arXiv 2605.27786].
 
-It reads the distances between boundaries of the base model alone: one pass, no answers. The paper
-gives no formula for the number of clusters and the shares; those used here are stated with their
-functions.
+It only reads the distances between boundaries of the base model: one pass, no answers. The paper
+gives no formula for the number of clusters and their shares; the docstrings of the functions state
+those used here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Clusters(Selector):
 
 @dataclass
 class Cluster:
-    """Layers that leave similar streams, and what is removed of them so far."""
+    """Layers that leave similar streams, and how many of them are removed so far."""
 
     layers: list[int]
     removable: list[int]
@@ -53,20 +53,20 @@ class Cluster:
 
     @property
     def keeps_another(self) -> bool:
-        """Whether a layer of the cluster stays after the next removal."""
+        """Whether the cluster keeps a layer after the next removal."""
         return len(self.removed) < len(self.layers) - 1
 
     @property
     def priority(self) -> tuple[float, int]:
-        """d'Hondt's quotient, which makes removals follow weights; deeper clusters win ties."""
+        """d'Hondt's quotient, which makes removals proportional to weights; ties go deeper."""
         return self.weight / (1 + len(self.removed)), self.layers[-1]
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """Each removal takes a layer of the cluster with the largest weight / (1 + removed) (d'Hondt).
 
-    A cluster keeps a layer as long as another cluster can give one. Within a cluster the layer with
-    the least distance between its ends is removed first.
+    A cluster keeps a layer as long as another cluster can give one. Within a cluster, the layer
+    with the smallest distance between its ends is removed first.
     """
     clusters = find_clusters(request, step)
     for _ in range(request.removed):
@@ -102,8 +102,8 @@ def find_clusters(request: PlanRequest, step: StepEvidence) -> list[Cluster]:
 def layer_similarity(distances: Mapping[tuple[int, int], float], n_layers: int) -> np.ndarray:
     """1 - distance of the streams that layers i and j leave, at least 0: (L, L), symmetric.
 
-    distances: Of boundary start + span from boundary start, by (start, span). Layer i leaves
-        boundary i + 1.
+    distances: Between boundaries start and start + span, by (start, span). Layer i leaves boundary
+        i + 1.
     """
     import numpy as np
 
@@ -126,7 +126,7 @@ def spectral_clusters(similarity: np.ndarray, n_clusters: int) -> list[int]:
     """The cluster of each layer, by normalised spectral clustering of an affinity S (L, L).
 
     The leading eigenvectors of D^-½ S D^-½, divided by the roots of the degrees D, are assigned by
-    a pivoted QR decomposition [Damle, Minden and Ying 2019], which draws nothing at random.
+    a pivoted QR decomposition [Damle, Minden and Ying 2019], which needs no random draws.
     """
     import numpy as np
     from scipy.linalg import qr

@@ -1,4 +1,4 @@
-"""The deepest layers but the last [arXiv 2403.17887, section 4.4]."""
+"""The deepest layers except the last one [arXiv 2403.17887, section 4.4]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers and edits that the configuration names: of a paper, or found by another tool."""
+"""Layers and edits that the configuration lists, from a paper or another tool."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Given(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The first layers of the list, or their sub-layers of one kind or of both; and the edits."""
+    """The edits, then the first layers of the list, or their sub-layers of one kind or of both."""
     named_units = units_of_layers(request.given_layers, request.n_layers, request.kind)
     missing_price = request.removed - request.prices.sum_prices(request.given_edits)
     units = request.prices.take_enough(named_units, missing_price)

@@ -37,7 +37,7 @@ class Iterative(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The plan with one unit more than `previous`, or with sub-layers worth one layer more.
+    """The plan with one more unit than `previous`, or with one more layer's worth of sub-layers.
 
     `step` was measured on the model that `previous` leaves.
     """
@@ -45,7 +45,7 @@ def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     unmeasured: list[float | None] = [None] * (len(lowest) - 1)
     accuracy_after = list(previous.accuracy_after)
     if accuracy_after and accuracy_after[-1] is None:
-        # The step before was a pass without removals, or removed several units.
+        # The previous step ran a pass without removals, or removed several units.
         accuracy_after[-1] = step.current_accuracy
     measured_after = None if unmeasured else step.accuracies.get(lowest[0].unit)
     return replace(

@@ -1,4 +1,4 @@
-"""Rank once, remove the lowest."""
+"""Rank all units once and remove the lowest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class OneShot(Selector):
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
     """The least relevant units of the base model.
 
-    Only the accuracies around the first removal were measured.
+    Accuracy was measured only before and after the first removal.
     """
     lowest = request.select_lowest_units(step.ranked)
     unmeasured: list[float | None] = [None] * (len(lowest) - 1)

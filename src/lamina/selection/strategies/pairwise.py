@@ -1,11 +1,11 @@
-"""Sets by a quadratic model of the loss: what single removals add, and what pairs add to that.
+"""Find sets by a quadratic model of the loss, with effects of single units and of pairs.
 
-Single losses do not add up, so the removal of every pair of units is measured as well. For a set R
-of units
+The losses of single removals do not add up, so the removal of every pair of units is measured too.
+For a set R of units
 
-    loss(R) ≈ loss + Σ a_i + Σ_{i<j} b_ij,   a_i = L(-i) - L,   b_ij = L(-i-j) - L(-i) - L(-j) + L,
+    loss(R) ≈ loss + Σ a_i + Σ_{i<j} b_ij,   a_i = L(-i) - L,   b_ij = L(-i-j) - L(-i) - L(-j) + L.
 
-whose least value over sets of one size is a binary linear programme [the model is that of arXiv
+Its minimum over sets of one size is a binary linear programme [the model is that of arXiv
 2602.00161].
 """
 
@@ -53,7 +53,7 @@ class Pairwise(Selector):
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Pairwise
 ) -> dict[int, Candidate]:
-    """The best set of each size by the quadratic model.
+    """The best set of each size according to the quadratic model.
 
     `units` are the units that may be removed.
     """
@@ -75,7 +75,7 @@ def find(
 
 
 def foresee_rounds(space: SearchSpace, options: Pairwise) -> Iterator[Round]:
-    """All units and pairs, and one set of each size."""
+    """All units and pairs, and one set per size."""
     from lamina.selection.rounds import Round
 
     yield Round(_list_candidates(space.units), 1.0)
@@ -96,9 +96,9 @@ def estimate_effects(
 ) -> tuple[np.ndarray, np.ndarray]:
     """a, (units,), and b, (units, units), symmetric with a diagonal of 0.
 
-    losses_by_set: Of each set, (samples,): of no unit, of every unit, and of every pair.
+    losses_by_set: The losses (samples,) of no unit removed, of every unit, and of every pair.
 
-    b is shrunk towards its mean by the share of its variance that sampling explains.
+    b is shrunk towards its mean by the share of its variance that sampling noise explains.
     """
     import numpy as np
 
@@ -132,12 +132,13 @@ def minimise(
 ) -> list[int]:
     """Indices of the units with the least Σ a_i + Σ_{i<j} b_ij: a mixed-integer linear programme.
 
-    Their `prices` are at least `size` together, and above it by less than the lowest price, so that
-    none could stay. It is solved exactly, or, from some 60 units on, as well as SOLVER_SECONDS
-    allow.
+    Their `prices` sum to at least `size`, and exceed it by less than the lowest price, so that no
+    unit is superfluous. The solution is exact up to some 60 units; beyond, it is the best within
+    SOLVER_SECONDS.
 
-    x_i says that unit i is removed, and y_ij, between 0 and 1, that i and j both are: y ≥ x_i + x_j
-    - 1 holds it up where b is positive, y ≤ x_i and y ≤ x_j hold it down where b is negative.
+    x_i says that unit i is removed, and y_ij, between 0 and 1, that i and j both are. Where b is
+    positive, y ≥ x_i + x_j - 1 bounds y from below; where b is negative, y ≤ x_i and y ≤ x_j bound
+    it from above.
     """
     import numpy as np
     from scipy.optimize import Bounds, LinearConstraint, milp

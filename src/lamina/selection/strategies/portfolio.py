@@ -1,8 +1,8 @@
 """A portfolio: metrics and strategies propose sets of each size, and held-out documents decide.
 
 No single metric is safe for whole sets, and neither is a repair. So the members of the portfolio
-see one part of the calibration, the other part judges their sets, few of its documents first and
-all in the end, each set with every repair that is listed and with none.
+see one part of the calibration, and the other part judges their sets, each bare and with every
+listed repair. The first rounds use few of its documents, the last one all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from lamina.engine.candidates import Candidate
     from lamina.selection.rounds import Round, SearchSpace
 
-# After the name of a metric that proposes whole layers as well as sub-layers.
+# Appended to the name of a metric that proposes whole layers as well as sub-layers.
 OF_LAYERS = " (layers)"
-BOUNDARY_METRIC = "cosine"  # by which strategies compare boundaries
+BOUNDARY_METRIC = "cosine"  # with which strategies compare boundaries
 
 
 class Portfolio(Selector):
@@ -145,7 +145,7 @@ def both_sub_layers(layers: Iterable[str]) -> frozenset[str]:
 
 
 def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
-    """The sweeps of the members, and the tournament of drawn sets and of sets around them."""
+    """The sweeps of the members, then a tournament of random sets and exchanges around them."""
     from importlib import import_module
 
     import numpy as np
@@ -173,7 +173,7 @@ def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
     for size in space.sizes:
         orders = [generator.permutation(space.units).tolist() for _ in members]
         proposed = [frozenset(space.prices.take_enough(order, size)) for order in orders]
-        # The best sets are neighbours of each other, mostly, and have neighbours in common.
+        # Most of the best sets are neighbours of each other and share neighbours.
         around = [proposed[0]]
         for _ in range(N_EXCHANGED):
             exchanged = exchange_units(
@@ -187,5 +187,5 @@ def foresee_rounds(space: SearchSpace, options: Portfolio) -> Iterator[Round]:
         competing = [candidate for of_size in entrants.values() for candidate in of_size]
         yield Round(competing, share - seen_share, is_judging=True)
         seen_share = share
-        # The last ones are exchanges around one set, which overlap as real finalists do.
+        # The last ones are exchanges around one set, so they overlap like real finalists.
         entrants = {size: of_size[-n_survivors:] for size, of_size in entrants.items()}

@@ -22,7 +22,7 @@ class Random(Selector):
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:
-    """The first units of a seeded permutation: plans of one seed are nested if prices are equal."""
+    """The first units of a seeded permutation; at equal prices, plans of one seed are nested."""
     units = all_units(request.n_layers, request.kind)
     removable = [unit for unit in units if request.is_removable(unit)]
     random.Random(request.seed).shuffle(removable)

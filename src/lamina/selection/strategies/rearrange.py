@@ -1,9 +1,9 @@
-"""The same number of layers, used otherwise: layers change places, one runs twice for another.
+"""Use layers differently: they change places, or one runs twice in place of another.
 
 Layers are removed one by one. Before the first removal and after each, layers are exchanged with
-each other, or for layers of other models (arXiv 2506.20480). At each size that is asked for, 0
-among them, some more are removed and as many run again. What gains nothing on the choosing
-documents is not done.
+each other or with layers of other models (arXiv 2506.20480). At each requested size, including 0,
+some more are removed and as many run again. Moves without a gain on the choosing documents are not
+made.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Rearrange(Selector):
         return range(smallest_size, self.largest_removal(n_layers) + 1)
 
 
-# Losses of equal models differ by less: their streams are rounded in other places of a batch.
+# Losses of equal models differ by less than this: batching rounds their streams differently.
 ROUNDING = 1e-4
 
 
@@ -87,7 +87,7 @@ def find(
 ) -> dict[int, Candidate]:
     """The best edits of each size; `units` are the layers that may be changed.
 
-    At size 0, where the base model needs no edit, the best move is made in any case.
+    At size 0 the base model needs no edit; there, the best move is made in any case.
     """
     exchanges = _list_exchanges(units, options)
 
@@ -119,7 +119,7 @@ def _make_moves(
     list_moved: Callable[[Candidate, int], list[Candidate]],
     options: Rearrange,
 ) -> Candidate:
-    """A candidate after moves of one kind, each of which lowers its loss most."""
+    """The candidate after moves of one kind, each the one that lowers the loss most."""
     for _ in range(options.moves):
         moved = list_moved(current, size)
         if not moved:
@@ -134,16 +134,16 @@ def _make_moves(
 
 
 def _add_edits(current: Candidate, edits: Sequence[str]) -> list[Candidate]:
-    """The candidate with each edit that changes none of the layers that it has changed."""
+    """The candidate with each of the edits that touch no layer it has already changed."""
     return [current.without(edit) for edit in edits if current.has_room_for(edit)]
 
 
 def _trade_layers(
     search: Search, current: Candidate, units: Sequence[str], size: int, options: Rearrange
 ) -> list[Candidate]:
-    """The candidate with a block that runs again, and with as many layers less.
+    """The candidate with one block that runs again, and equally many layers fewer.
 
-    Only the repetitions and the removals that cost least alone are combined.
+    Only the repetitions and the removals with the lowest loss on their own are combined.
     """
     removals = _add_edits(current, units)
     removals = search.select_best(removals, options.width, size, "removed")
@@ -160,7 +160,7 @@ def _trade_layers(
 
 
 def _list_repetitions(units: Sequence[str], options: Rearrange) -> list[str]:
-    """All blocks of neighbours up to the longest one, run twice."""
+    """All blocks of neighbouring layers, up to the longest allowed, run twice."""
     layers = [int(unit) for unit in units]
     repetitions: list[str] = []
     for length in range(1, options.longest + 1):
@@ -170,7 +170,7 @@ def _list_repetitions(units: Sequence[str], options: Rearrange) -> list[str]:
 
 
 def _list_exchanges(units: Sequence[str], options: Rearrange) -> list[str]:
-    """All pairs of layers that are near each other, exchanged, and all layers of donors."""
+    """All exchanges of two layers that are near each other, and all layers of donors."""
     pairs = combinations(sorted(int(unit) for unit in units), 2)
     near_pairs = [pair for pair in pairs if pair[1] - pair[0] <= options.reach]
     exchanges = [str(Exchange(*pair)) for pair in near_pairs]
@@ -178,7 +178,7 @@ def _list_exchanges(units: Sequence[str], options: Rearrange) -> list[str]:
 
 
 def foresee_rounds(space: SearchSpace, options: Rearrange) -> Iterator[Round]:
-    """The removals and moves of all sizes, if every move gains."""
+    """The removals and moves of all sizes, assuming that every move gains."""
     from lamina.selection.rounds import Round
 
     repetitions = _list_repetitions(space.units, options)

@@ -1,7 +1,7 @@
-"""Blocks of neighbouring layers that run again, each of which is tried.
+"""Let blocks of neighbouring layers run again: every block is tried.
 
-A block (i … j) that runs twice makes the path 0 … j, i … j, j + 1 …, as in self-merged models. At
-size -m the model has m layers more than the base model.
+If a block (i … j) runs twice, the path is 0 … j, i … j, j + 1 …, as in self-merged models. At size
+-m the model has m layers more than the base model.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Repeat(Selector):
 def find(
     search: Search, units: Sequence[str], sizes: Sequence[int], options: Repeat
 ) -> dict[int, Candidate]:
-    """The best block of each size, which is minus the number of layers that it adds.
+    """The best block of each size; a size is minus the number of layers that a block adds.
 
     `units` are the layers that may run again.
     """
@@ -81,7 +81,7 @@ def foresee_rounds(space: SearchSpace, options: Repeat) -> Iterator[Round]:
 
 
 def _list_candidates(units: Sequence[str], n_added: int, options: Repeat) -> list[Candidate]:
-    """Every block that adds so many layers, damped or not."""
+    """Every block that adds `n_added` layers, damped and undamped."""
     layers = [int(unit) for unit in units]
     dampings = (False, True) if options.damped else (False,)
     candidates: list[Candidate] = []

@@ -22,7 +22,7 @@ RUN_KEY = ("selector", "removed", "boundary")
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """One run of removed layers per model and calibration.
 
-    It is that with the most repairs; of these the one of the largest plan, then the longest.
+    It is the one with the most repairs; among these, that of the largest plan, then the longest.
     """
     shown_rows = []
     rows = answer_question(connection, QUERIES[0])
@@ -40,7 +40,7 @@ def _order_run(rows: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and calibration, one line per repair, one for the model without it."""
+    """One panel per model and calibration, one line per repair and one without repair."""
     groups = group_rows(rows, "model", "calibration")
     repair_styles = _assign_styles(sorted({row["repair"] for row in rows}))
     figure, panels = style.make_panels(len(groups), 3.9, 3.1, 3)
@@ -88,7 +88,7 @@ def _draw_panel(axes: Axes, rows: style.Rows, repair_styles: dict[str, style.Lin
 
 
 def _write_totals(axes: Axes, rows: style.Rows) -> None:
-    """The relative error of the run with each repair, in the corner that the lines leave free."""
+    """The relative error of the run with each repair, in the corner without lines."""
     lines = []
     for (repair,), curve in group_rows(rows, "repair").items():
         first = curve[0]

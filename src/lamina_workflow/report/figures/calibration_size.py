@@ -1,6 +1,6 @@
-"""How many samples a ranking of layers needs, by metric.
+"""How many samples each metric needs to rank layers.
 
-Two calibrations of the same size are compared.
+It compares two calibrations of the same size.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ METRICS = (
     "cosine",
 )  # two that need many samples, and two that need few
 QUERIES = ("what_samples_say_of_layers",)
-# The calibrations of which the score of every layer on every sample is known, by metric.
+# Calibrations with the score of every layer on every sample, by metric.
 _RANKINGS = """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score
     FROM relevance JOIN calibrations USING (model, calibration)
     WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
@@ -36,8 +36,8 @@ _RANKINGS = """SELECT DISTINCT model, calibration, metric, chance_accuracy, choi
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """The points of all panels; `n_samples` is the size of each calibration of a pair."""
-    # The tables include the scores, so that the figure also follows an edit of a metric, which it
-    # loads by name.
+    # The tables include the scores, so that editing a metric also makes the figure stale: the
+    # metric is loaded by name.
     rankings = answers.query_rows(connection, _RANKINGS)
     points: style.Rows = []
     for key, ranked in answers.group_rows(rankings, "model", "calibration").items():
@@ -62,9 +62,9 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def _select_measured(table: pa.Table, metric: str) -> pa.Table:
-    """The rows of the pass that measured a metric; several passes may have been run."""
+    """The rows of the pass that measured a metric; there may be several passes."""
     column = table[metrics.METRICS[metric].columns[0]].cast("double")
-    # The model without a removal has a loss in every pass.
+    # In every pass, the model without a removal has a loss.
     is_base = pc.equal(table["unit"], "none")
     measured = pc.if_else(is_base, table["nll"], column)
     return table.filter(pc.is_valid(measured))
@@ -93,7 +93,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _draw_line(axes: Axes, metric_index: int, points: list[dict[str, Any]]) -> None:
-    """Medians with bars, shifted sideways by metric, or bars would hide each other."""
+    """Medians with bars, shifted sideways by metric so that bars do not hide each other."""
     shift = 1.05 ** (metric_index - 1.5)
     x = [point["n_samples"] * shift for point in points]
     medians = [point["median"] for point in points]

@@ -1,4 +1,4 @@
-"""Cells of a matrix with a number on their colour, which several figures draw."""
+"""Matrix cells with a number on a coloured background, which several figures draw."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
-# A cell lies within its panel: it is neither to be clipped nor to be considered in the layout.
+# A cell lies within its panel, so it needs neither clipping nor a place in the layout.
 CELL_STYLE: dict[str, Any] = {
     "edgecolor": "white",
     "linewidth": 0.5,
@@ -42,7 +42,7 @@ def draw_number_cell(
 
 
 def choose_scale(values: Iterable[float]) -> Normalize:
-    """From 0 to the largest value, or logarithmic if that is much larger than the median."""
+    """From 0 to the largest value; logarithmic if that is much larger than the median."""
     positive_values = [value for value in values if value > 0]
     if not positive_values:
         return Normalize(0, 1)

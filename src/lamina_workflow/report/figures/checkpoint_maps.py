@@ -1,4 +1,4 @@
-"""How relevance forms in training: checkpoints of one model as rows of a map.
+"""How relevance develops during training: checkpoints of one model as rows of a map.
 
 [arXiv 2605.14075, figures 7 to 13]
 """

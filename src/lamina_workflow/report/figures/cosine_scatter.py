@@ -1,4 +1,4 @@
-"""Cosine relevance against what removals cost, layer by layer and task by task.
+"""Cosine relevance against the accuracy that removals cost, by layer and task.
 
 [arXiv 2605.14075, figure 3 A]
 """

@@ -82,7 +82,7 @@ def _draw_model(time_axes: Axes, work_axes: Axes, rows: style.Rows) -> None:
 
 
 def _label_pass(pass_name: str, rows: style.Rows) -> str:
-    """A pass and the metrics measured by it."""
+    """A pass and the metrics that it measures."""
     measured: set[str] = set()
     for row in rows:
         measured.update(row["measured"] or [])
@@ -106,13 +106,13 @@ def _draw_seconds(axes: Axes, y: int, seconds: list[float]) -> None:
 
 
 def _draw_work(axes: Axes, y: int, pass_name: str, rows: style.Rows) -> None:
-    """The work of a pass and that of evaluating every cut model alone, means over calibrations."""
+    """The work of a pass and of evaluating every pruned model alone, as means over calibrations."""
     n_layers = rows[0]["n_layers"]
     works = []
     naive_works = []
     stream_tokens = 0.0
     for row in rows:
-        # Along context and gold answer: wrong choices add the same to all passes.
+        # Along context and gold answer; wrong choices add the same to all passes.
         tokens = Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"])
         work, naive_work = sweep_work(tokens, n_layers, 0, pass_name, "layer")
         works.append(work)

@@ -1,4 +1,4 @@
-"""The effect of a plan that was made for one calibration on the tasks of the others."""
+"""The effect of a plan made for one calibration on the tasks of the other calibrations."""
 
 import duckdb
 from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _note_repairs(rows: style.Rows) -> str:
-    """The repairs of a panel's plans, or that they lack those with which they were chosen."""
+    """The repairs of a panel's plans, or that they lack the repairs they were chosen with."""
     if any(row["repair"] != row["chosen_repair"] for row in rows):
         return ", bare (chosen for a repair)"
     repairs = sorted({row["repair"] for row in rows} - {"none"})
@@ -110,7 +110,7 @@ def _format_points(share: float, form: str) -> str:
 
 
 def find_shared_prefix(names: list[str]) -> str:
-    """The first part of the names, up to an underscore, if all of several names share it."""
+    """The names' common part up to an underscore, if there are several names and all share it."""
     prefix = names[0].split("_")[0] + "_"
     is_shared = all(name.startswith(prefix) and name != prefix for name in names)
     return prefix if len(names) > 1 and is_shared else ""

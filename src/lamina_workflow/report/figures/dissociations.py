@@ -15,7 +15,7 @@ POSITION = 22
 TABLES = ("dissociations", "models")
 NEEDS = {"calibrations": 2}
 QUERIES = ("which_layers_one_task_needs_more",)
-MAX_PAIRS = 24  # drawn of each model, so that the rows can be read; the CSV file has all of them
+MAX_PAIRS = 24  # drawn per model, so that rows are legible; the CSV file has all of them
 COLOURS = LinearSegmentedColormap.from_list(
     "difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"]
 )
@@ -56,9 +56,8 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 def select_pairs(rows: style.Rows) -> style.Rows:
     """The rows of the pairs that are drawn, at most MAX_PAIRS per model.
 
-    Pairs with a significant difference come first.
-
-    Of these, and of the others, the pairs with the largest differences come first.
+    Pairs with a significant difference come first. Within both groups, pairs with the largest
+    differences come first.
     """
     selected: set[tuple[str, ...]] = set()
     for (model,), model_rows in group_rows(rows, "model").items():
@@ -111,7 +110,7 @@ def _draw_cell(axes: Axes, row: dict[str, Any], y: int) -> None:
 
 
 def _describe_cell(row: dict[str, Any]) -> str:
-    """What a cell shows under the pointer."""
+    """The text for a cell under the pointer."""
     return (
         f"{row['calibration']} − {row['rival']}, layer {row['layer']}: {row['difference']:.3f} "
         f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}], q = {row['q_value']:.4f}, halves of one "

@@ -1,4 +1,4 @@
-"""Angular distance against the start of a block, one curve for each size [2403.17887, figure 1c]."""
+"""Angular distance against the start of a block, one curve per size [2403.17887, figure 1c]."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ POSITION = 31
 FOLDED = True
 TABLES = ("activations", "models")
 QUERIES = ("which_runs_barely_turn_the_stream",)
-# Without the yellow end, which vanishes on white.
+# Without the yellow end, which is invisible on white.
 COLOURS = ListedColormap(matplotlib.colormaps["viridis"](np.linspace(0, 0.88, 256)))
 MINIMUM_STYLE: style.LineStyle = {
     "color": "black",
@@ -69,7 +69,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, colour: tuple[float, ...]) -> None
 
 
 def _describe(row: dict[str, Any]) -> str:
-    """The minimum of a curve, under the pointer."""
+    """The minimum of a curve, as text under the pointer."""
     interval = "" if row["stderr"] is None else f" ± {Z95 * row['stderr']:.3f}"
     last_layer = row["layer"] + row["span"] - 1
     return (

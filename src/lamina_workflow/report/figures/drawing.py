@@ -1,4 +1,4 @@
-"""From the tables of a run to one figure: its picture, its caption, and its numbers."""
+"""Turn the tables of a run into one figure: its picture, its caption and its numbers."""
 
 from importlib import import_module
 from typing import NamedTuple

@@ -22,7 +22,7 @@ MEASURES = {
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """Two panels per model, with a row per size and repair and a mark per number of runs."""
+    """Two panels per model: one row per size and repair, one mark per number of runs."""
     models = group_rows(rows, "model")
     run_counts = sorted({row["runs"] for row in rows})
     marker_styles = style.assign_markers([format_runs(count) for count in run_counts], 4.5)
@@ -52,7 +52,7 @@ class RatioPanel:
         self.measured_rows = [row for row in rows if row[measure] is not None]
         self.measure = measure
         self.markers = marker_styles
-        self.runs_by_variant = _group_runs(rows)  # a row of the panel for each variant
+        self.runs_by_variant = _group_runs(rows)  # one row of the panel for each variant
 
     def draw(self) -> None:
         self.axes.axvline(1, **BASE_STYLE)
@@ -64,7 +64,7 @@ class RatioPanel:
         style.set_row_names(self.axes, list(self.runs_by_variant))
 
     def _draw_ratio(self, row: dict[str, Any]) -> None:
-        """A ratio with its 95 % interval, or a note if the interval is too wide to say anything."""
+        """A ratio with its 95 % interval, or a note if the interval is too wide to be useful."""
         ratio = row[self.measure]
         stderr = row[f"{self.measure}_stderr"]
         ci_low = ci_high = ratio
@@ -92,7 +92,7 @@ class RatioPanel:
 
 
 def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
-    """The numbers of runs that were timed, by the name of the variant.
+    """The numbers of runs of layers that were timed, by the name of the variant.
 
     Variants with the fewest removed layers come first.
     """
@@ -121,7 +121,7 @@ def name_variant(row: dict[str, Any]) -> str:
 
 def write_caption(rows: style.Rows) -> str:
     first = rows[0]
-    # Variants that build the model alike share a timing; a row without one is a timing of its own.
+    # Variants that build the model in the same way share a timing. Other rows count one each.
     timings = {row["timed"] or index for index, row in enumerate(rows)}
     sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (

@@ -31,10 +31,10 @@ INCHES_PER_LOAD = 0.55
 
 
 class Measure(NamedTuple):
-    """A ratio to the base model that a panel shows."""
+    """A ratio to the base model, shown in a panel."""
 
     ratio: str  # its column
-    value: str  # the column of what was measured
+    value: str  # the column of the measured quantity
     unit: str
     title: str
     is_speed: bool  # whether more is better
@@ -54,7 +54,7 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """A panel per model and measure: variants down, prompts and batches across."""
+    """One panel per model and measure: variants down, prompts and batches across."""
     groups = group_rows(rows, "model")
     measures = [measure for measure in MEASURES if _is_measured(rows, measure)]
     loads = list(group_rows(rows, "prompt", "batch"))
@@ -106,7 +106,7 @@ def _set_up_panel(axes: Axes, names: list[str], loads: list[tuple[Any, ...]]) ->
 
 
 def _draw_ratio(axes: Axes, cell: tuple[int, int], row: dict[str, Any], measure: Measure) -> None:
-    """A ratio and half the width of its interval; a word where the interval says nothing."""
+    """A ratio and half the width of its interval; a word if the interval is too wide."""
     ratio = row[measure.ratio]
     advantage = math.log2(ratio if measure.is_speed else 1 / ratio)
     text = f"{ratio:.2f}"

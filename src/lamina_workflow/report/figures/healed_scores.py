@@ -1,4 +1,4 @@
-"""Test scores while healing goes on, pass by pass [arXiv 2605.14075, figure 21]."""
+"""Test scores during healing, pass by pass [arXiv 2605.14075, figure 21]."""
 
 from math import isfinite
 from typing import Any
@@ -17,7 +17,7 @@ FOLDED = True
 TABLES = ("training", "benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 QUERIES = ("how_test_scores_go_as_healing_goes_on",)
 NEEDS = {"passes": 1}
-OFFSET = 0.06  # passes between two lines
+OFFSET = 0.06  # distance of two lines, in passes
 BASE_STYLE: style.LineStyle = {"color": style.BASE_MODEL, "linestyle": "--", "linewidth": 0.9}
 
 
@@ -53,7 +53,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _set_score_scale(axes: Axes, metric: str, rows: style.Rows) -> None:
-    """Room for the scores and their intervals alone: they differ little from pass to pass."""
+    """Scale the axis to the scores and their intervals: they differ little from pass to pass."""
     values = [rows[0]["base_value"]]
     values += [row["value"] for row in rows]
     style.set_metric_scale(axes, metric, values)
@@ -74,7 +74,7 @@ def _choose_dashes(repair: str) -> str:
 
 def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: float) -> None:
     """The scores of the passes with 95 % intervals, and a star for the chosen one."""
-    # The chosen pass may be among the tested ones too: the same weights, and the same score.
+    # The chosen pass may also be among the tested ones, with the same weights and score.
     rows_by_epoch = {row["epoch"]: row for row in rows}
     shown_rows = [rows_by_epoch[epoch] for epoch in sorted(rows_by_epoch)]
     axes.errorbar(
@@ -96,7 +96,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: f
 
 
 def _describe(row: dict[str, Any]) -> str:
-    """One tested pass, under the pointer."""
+    """One tested pass, as text under the pointer."""
     repair = "" if row["repair"] == "none" else f" + {row['repair']}"
     result = style.format_interval(row["value"], row["stderr"])
     return (

@@ -1,4 +1,4 @@
-"""Maps of relevance with layers across and something else down, which several figures draw.
+"""Maps of relevance with layers across, shared by several figures.
 
 Each row of a map is one measurement of all layers, such as a step of pruning or a checkpoint of a
 training.
@@ -19,11 +19,11 @@ from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import relevance_maps, style
 from lamina_workflow.report.figures.cells import Cell, choose_scale
 
-MAX_COLUMNS = 2  # of panels
+MAX_COLUMNS = 2  # columns of panels
 MAX_NAMED_ROWS = 24  # a map with more rows names some of them
 INCHES_PER_ROW = 0.19
-UNKNOWN_COLOUR = "#eeeeee"  # of a layer without a score
-LABELS = {  # with units; of other metrics, the words that explain them
+UNKNOWN_COLOUR = "#eeeeee"  # for a layer without a score
+LABELS = {  # with units; other metrics use their help
     "accuracy": "accuracy lost (share above chance)",
     "cosine": "1 − cos over the layer",
     "perplexity": "rise of the loss (nats per token)",
@@ -55,7 +55,7 @@ GONE_STYLE: style.LineStyle = {
 
 @dataclass
 class LayerMap:
-    """One map: the scores of a metric, (rows, layers), with what stands beside its rows."""
+    """One map: the scores of a metric, (rows, layers), with the notes next to its rows."""
 
     title: str
     metric: str
@@ -94,7 +94,7 @@ def _format_accuracy(row: dict[str, Any]) -> str:
 def draw_maps(
     maps: Sequence[LayerMap], row_label: str, legend: Sequence[style.LegendEntry]
 ) -> Figure:
-    """All maps, those of one metric with one colour scale, which stands above them."""
+    """All maps; those of one metric share one colour scale, which is above them."""
     maps_by_metric: dict[str, list[LayerMap]] = {}
     for layer_map in maps:
         maps_by_metric.setdefault(layer_map.metric, []).append(layer_map)

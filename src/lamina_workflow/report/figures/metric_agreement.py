@@ -1,4 +1,4 @@
-"""How alike accuracy and other metrics order units of each task, with intervals."""
+"""How similarly accuracy and other metrics order the units of each task, with intervals."""
 
 import math
 from operator import itemgetter
@@ -51,7 +51,7 @@ def _draw_panel(axes: Axes, rows: style.Rows, marker_styles: dict[str, style.Lin
 
 
 def _draw_correlation(axes: Axes, row: dict[str, Any], y: float, marker: style.LineStyle) -> None:
-    """The correlation on one calibration, with its interval where it is known."""
+    """The correlation on one calibration, with its interval if it is known."""
     correlation = row["spearman"]
     ci_low = row["ci_low"]
     ci_high = row["ci_high"]

@@ -1,6 +1,6 @@
-"""How the result of a task falls as layers are removed, for each selector as it is meant.
+"""How a task's result falls as layers are removed, by selector, each as it is meant to be used.
 
-A selector that chose its plans with a repair is drawn with this repair, and once more bare.
+A selector that chose its plans with a repair is drawn with this repair, and also bare.
 """
 
 from itertools import pairwise
@@ -46,7 +46,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 def _selector_entries(
     rows: style.Rows, selector_styles: dict[str, style.LineStyle]
 ) -> list[tuple[str, style.LineStyle]]:
-    """The legend's entries of the selectors that are drawn; of replicates, how many there are."""
+    """Legend entries of the drawn selectors; for replicates, with their number."""
     n_draws: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row["n_draws"] > 1):
         n_draws[row["selector"]] = row["n_draws"]
@@ -66,9 +66,9 @@ def _selector_entries(
 
 
 def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.LineStyle]) -> None:
-    """Lines that go through the base model at size 0.
+    """Lines through the base model at size 0.
 
-    They are shifted sideways a little, or error bars would hide each other.
+    They are shifted sideways a little so that error bars do not hide each other.
     """
     _draw_references(axes, rows[0])
     curves = _list_curves(rows, selector_styles)
@@ -90,7 +90,7 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
 def _list_curves(
     rows: style.Rows, selector_styles: dict[str, style.LineStyle]
 ) -> list[tuple[style.Rows, style.LineStyle]]:
-    """The points of each line and its look: plans as they were chosen, and bare if that differs."""
+    """The points and style of each line: plans as they were chosen, and bare if that differs."""
     rows_by_selector = group_rows(rows, "selector")
     curves = []
     for selector, line_style in selector_styles.items():
@@ -105,7 +105,7 @@ def _list_curves(
 
 
 def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
-    """The base model's value with its interval, and guessing where it is known."""
+    """The base model's value with its interval, and the chance level if it is known."""
     base_value = row["base_value"]
     below, above = style.find_reach(base_value, row["base_stderr"], row["n_samples"])
     if isfinite(below):
@@ -116,7 +116,7 @@ def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
 
 
 def _draw_curve(axes: Axes, points: style.Rows, shift: float, line_style: style.LineStyle) -> None:
-    """The line of one selector through the base model; `points` are at least one, by their size."""
+    """The line of one selector through the base model; `points`, at least one, are in order."""
     x: list[float] = []
     y: list[float] = []
     reaches: list[tuple[float, float]] = []
@@ -150,7 +150,7 @@ def _note_repair(row: dict[str, Any]) -> str:
 
 
 def format_result(row: dict[str, Any], half_width: float | None) -> str:
-    """The value of a row with its 95 % interval and number of samples, as the pointer shows it."""
+    """The value of a row, its 95 % interval and number of samples, as text under the pointer."""
     stderr = None if half_width is None or not isfinite(half_width) else half_width / Z95
     interval = style.format_interval(row["value"], stderr)
     return f"{interval} {row['metric']}, n = {row['n_samples']}"

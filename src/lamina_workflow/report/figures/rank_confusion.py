@@ -16,11 +16,11 @@ POSITION = 24
 FOLDED = True
 TABLES = ("relevance", "agreements", "models")
 QUERIES = ("how_cosine_ranks_what_accuracy_ranks",)
-# Darker for more units. The three differ in lightness too, for readers without colours.
+# Darker means more units. The three also differ in lightness, to be legible without colour.
 SAME_RANK = LinearSegmentedColormap.from_list("same", ["#b9e3d4", "#00553d"])
 NEAR_RANK = LinearSegmentedColormap.from_list("near", ["#d6e9f5", "#0072b2"])
 FAR_RANK = LinearSegmentedColormap.from_list("far", ["#fbdcc4", "#b04a00"])
-BADLY = 0.25  # two ranks are far apart above this share of the units
+BADLY = 0.25  # two ranks are far apart if they differ by more than this share of the units
 INCHES_PER_RANK = 0.22
 
 
@@ -70,7 +70,7 @@ def _draw_pair(axes: Axes, cell: dict[str, Any], scale: Normalize) -> None:
 
 
 def choose_colours(cell: dict[str, Any]) -> Colormap:
-    """The colours of a pair of ranks, by how far they are apart."""
+    """The colours of a pair of ranks, by their distance."""
     distance = abs(cell["accuracy_rank"] - cell["cosine_rank"])
     if distance == 0:
         return SAME_RANK
@@ -101,7 +101,7 @@ def _describe_panel(model: str, component: str, row: dict[str, Any]) -> str:
 
 
 def _format_share(row: dict[str, Any], name: str) -> str:
-    """A share as measured, with the bounds of the true one where they are known."""
+    """A measured share, with the bounds of the true one if they are known."""
     share = f"{100 * row[name]:.0f} %"
     if row[f"{name}_low"] is None:
         return share

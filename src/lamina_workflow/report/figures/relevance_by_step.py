@@ -32,7 +32,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _build_map(title: str, rows: style.Rows) -> LayerMap:
-    """The map of one selection: a framed cell is removed, and crossed out from then on."""
+    """The map of one selection: a cell is framed when it is removed, then crossed out."""
     layer_map = layer_maps.build_map(title, rows)
     steps = list(dict.fromkeys(row["step"] for row in rows))
     for row in rows:

@@ -26,8 +26,8 @@ POSITION = 10
 LEAD = 1
 TABLES = ("relevance", "models", "calibrations")
 QUERIES = ("which_layers_matter",)
-# White is "nothing lost". The warm side darkens steadily, so that it reads in grey; the cool side
-# is short.
+# White means that nothing is lost. The warm side darkens steadily, so that it reads well in grey;
+# the cool side is short.
 ACCURACY = LinearSegmentedColormap.from_list(
     "accuracy",
     [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")],
@@ -42,7 +42,7 @@ UNDEFINED_STYLE: dict[str, Any] = {
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Every unit and calibration; replicated calibrations as their mean."""
+    """Every unit and calibration, with the mean of replicated calibrations."""
     rows = []
     for row in answer_question(connection, QUERIES[0]):
         if row["draw_of"] is None:
@@ -84,7 +84,7 @@ def _count_layers(rows: style.Rows) -> int:
 
 
 def _name_columns(rows: style.Rows) -> dict[str, str]:
-    """The heading of each calibration's column, which says of replicates how many there are."""
+    """The heading of each calibration's column; for replicates, with their number."""
     n_draws: dict[str, int] = {}
     for row in sorted(rows, key=lambda row: row["n_draws"]):
         n_draws[row["calibration"]] = row["n_draws"]
@@ -147,7 +147,7 @@ def _draw_cosine(axes: Axes, rows: style.Rows, calibrations: list[str], scale: N
 
 
 def _format_cosine(value: float) -> str:
-    """Three decimals, since a cell has no room for more."""
+    """Three decimals: a cell has no room for more."""
     return f"{value:.3f}" if value >= 0.0005 else "<.001"
 
 
@@ -157,7 +157,7 @@ def _format_spread(spread: float | None, format_number: Callable[[float], str]) 
 
 
 def describe_cell(row: dict[str, Any], metric: str, digits: int) -> str:
-    """What a cell shows under the pointer."""
+    """The text for a cell under the pointer."""
     score = f"{row[metric] or 0:.{digits}f}"
     interval = ""
     if row[f"{metric}_low"] is not None:

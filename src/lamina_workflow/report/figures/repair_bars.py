@@ -1,6 +1,6 @@
-"""The effect of patches and healing at the size that was healed.
+"""The effect of patches and healing, at the size that was healed.
 
-Bars are base, pruned, patched and healed models.
+Bars are the base, pruned, patched and healed models.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ POSITION = 50
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 NEEDS = {"repairs": 1}
 QUERIES = ("what_repair_gave_back",)
-# No dots: they are thousands of curves in an SVG.
+# No dots: these would add thousands of curves to the SVG.
 HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 BASE_BAR = "#555555"
@@ -32,9 +32,9 @@ BAR_STYLE: dict[str, Any] = {
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """Own tasks at the largest size that was healed, else at the largest that was patched."""
+    """Own tasks at the largest healed size, else at the largest patched one."""
     rows = [row for row in answer_question(connection, QUERIES[0]) if row["own"]]
-    # Of each model and calibration: whether a size was healed, and the largest such size.
+    # By model and calibration: whether a size was healed, and the largest such size.
     best_sizes: dict[tuple[str, str], tuple[bool, int]] = {}
     for row in rows:
         if (row["repair"], row["healing"]) != ("none", "none"):
@@ -112,7 +112,7 @@ def _draw_panel(
 
 
 def _draw_references(axes: Axes, row: dict[str, Any]) -> None:
-    """The base model's bar, a line at its height, and one at guessing where that is known."""
+    """The base model's bar, a line at its height, and a line at chance if that is known."""
     reach = style.find_reach(row["base_value"], row["base_stderr"], row["n_samples"])
     error_bar = style.stack_reaches([reach])
     axes.bar(-0.75, row["base_value"], 0.3, yerr=error_bar, color=BASE_BAR, **BAR_STYLE)

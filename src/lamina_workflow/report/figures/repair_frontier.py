@@ -1,4 +1,4 @@
-"""Accuracy of smaller models on their own task against their perplexity of general text."""
+"""Accuracy of smaller models on their own task against their perplexity on general text."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ NEEDS = {"tasks": 1, "texts": 1}
 QUERIES = ("which_pairs_nothing_beats",)
 
 MARKER_FILLS: Any = ("none", "full", "left", "bottom", "right", "top")  # by repair
-# Times the base model's perplexity. Beyond it a model is ruined, and how far beyond says no more.
+# Times the base model's perplexity. Beyond this, a model is ruined; by how much does not matter.
 MAX_PERPLEXITY_RATIO = 30
 
 
@@ -50,7 +50,7 @@ def _legend_entries(
 ) -> list[tuple[str, style.LineStyle]]:
     """Selectors by their colours, repairs by their fills, and the lines."""
     drawn_selectors = {row["selector"] for row in rows}
-    # Replicates share one style, and the first of them stands for all.
+    # Replicates share one style, so the first of them represents all.
     selector_by_style: dict[int, str] = {}
     for selector in reversed(selector_styles):
         if selector in drawn_selectors:
@@ -108,7 +108,7 @@ def _draw_panel(
 
 
 def _draw_point(axes: Axes, row: dict[str, Any], edge: float, marker: style.LineStyle) -> None:
-    """A variant with both intervals; one beyond the edge stands at the edge, with an arrow."""
+    """A variant with both intervals. One beyond the edge is drawn at the edge, with an arrow."""
     is_inside = row["perplexity"] < edge
     perplexity_error: Any = [[0], [0.25 * edge]]
     if is_inside:
@@ -134,7 +134,7 @@ def _draw_point(axes: Axes, row: dict[str, Any], edge: float, marker: style.Line
 
 
 def _draw_frontier(axes: Axes, rows: style.Rows, edge: float) -> None:
-    """A line through the variants that no other beats in both numbers."""
+    """A line through the variants that no other variant beats in both numbers."""
     best_rows = [row for row in rows if row["best"] and row["perplexity"] < edge]
     best_points = sorted((row["perplexity"], row["accuracy"]) for row in best_rows)
     x = [perplexity for perplexity, _ in best_points]

@@ -1,4 +1,4 @@
-"""What it gives to run each block of layers again: a column per first layer, a row per length."""
+"""The gain from running each block of layers again: one column per first layer, rows by length."""
 
 from statistics import NormalDist
 from typing import Any
@@ -18,7 +18,7 @@ POSITION = 47
 TABLES = ("searches", "models")
 NEEDS = {"moving_selectors": 1}
 QUERIES = ("what_running_layers_again_gives",)
-FALSE_ALARMS = 0.05  # of one map: how often a block is marked although none gains anything
+FALSE_ALARMS = 0.05  # per map: probability that a block is marked although none gains
 COLOURS = LinearSegmentedColormap.from_list(
     "change", ["#08519c", "#9ecae9", "#ffffff", "#fdc57f", "#b04a00"]
 )
@@ -52,14 +52,14 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _scale_changes(rows: style.Rows) -> Normalize:
-    """Symmetric about 0, up to the median size of a change: some blocks ruin the model."""
+    """A scale symmetric about 0, up to the median size of a change: some blocks ruin the model."""
     sizes = sorted(abs(row["change"]) for row in rows)
     largest = sizes[len(sizes) // 2] or 1.0
     return Normalize(-largest, largest)
 
 
 def is_gain(row: dict[str, Any]) -> bool:
-    """Whether a block lowers the loss significantly, although so many were tried (Bonferroni)."""
+    """Whether a block lowers the loss significantly, with Bonferroni's correction."""
     if not row["stderr"]:
         return False
     quantile = NormalDist().inv_cdf(FALSE_ALARMS / row["n_tried"])
@@ -101,20 +101,20 @@ def _count_layers(row: dict[str, Any]) -> int:
 
 
 def _describe_cell(row: dict[str, Any]) -> str:
-    """What a cell shows under the pointer."""
+    """The text for a cell under the pointer."""
     change = style.format_interval(row["change"], row["stderr"])
     return f"{row['edit']}: {change}, n = {row['n_samples']}{_describe_second_measurement(row)}"
 
 
 def _describe_best(rows: style.Rows) -> str:
-    """The best block of a panel, as it was chosen and as it was measured again."""
+    """The best block of a panel: its loss when it was chosen, and when it was measured again."""
     best = min(rows, key=lambda row: float(row["change"]))
     change = style.format_interval(best["change"], None)
     return f"best {best['edit']}: {change}{_describe_second_measurement(best)}"
 
 
 def _describe_second_measurement(row: dict[str, Any]) -> str:
-    """What a block that won is worth on samples that did not choose it; empty for the others."""
+    """A winning block's gain on samples that did not choose it; empty for the others."""
     if row["held_back_change"] is None:
         return ""
     change = style.format_interval(row["held_back_change"], row["held_back_stderr"])

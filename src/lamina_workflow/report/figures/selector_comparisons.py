@@ -1,7 +1,7 @@
 """Every selector against every other one at equal size: mean differences.
 
-Selectors are compared as they are meant, each plan with the repair that its selector chose, and
-then with equal repairs.
+Selectors are compared first as they are meant to be used, each plan with the repair that its
+selector chose, and then with equal repairs.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ SIGNIFICANCE_LEVEL = 0.05
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """Pairs with a mean over tasks, in points of accuracy.
 
-    A pair whose plans were all chosen without a repair is the same bare, and is drawn once.
+    If all plans of a pair were chosen without a repair, both comparisons agree. It is drawn once.
     """
     answer = [
         row for row in answer_question(connection, QUERIES[0]) if row["difference"] is not None
@@ -92,7 +92,7 @@ def _name_pair(row: dict[str, Any]) -> str:
 
 
 def _note_repair(row: dict[str, Any], chosen_for: str | None) -> str:
-    """What to know about a selector whose plans were chosen with a repair."""
+    """A note on a selector whose plans were chosen with a repair."""
     if chosen_for and row["repair"] == AS_CHOSEN:
         return f" with {chosen_for}"
     if chosen_for and (row["repair"], row["healing"]) == ("none", "none"):

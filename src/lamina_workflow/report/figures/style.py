@@ -31,7 +31,7 @@ matplotlib.rcParams.update(
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
-        "axes.titley": 1.0,  # nothing is above a panel, and looking for it takes time
+        "axes.titley": 1.0,  # nothing is above a panel, and searching for it takes time
         "axes.labelsize": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -43,21 +43,21 @@ matplotlib.rcParams.update(
         "legend.fontsize": 8.5,
         "xtick.labelsize": 8,
         "ytick.labelsize": 8,
-        "xtick.major.size": 0,  # the grid shows the positions; a large study has thousands of ticks
+        "xtick.major.size": 0,  # the grid shows positions; a large study has thousands of ticks
         "ytick.major.size": 0,
         "figure.facecolor": "white",
         "hatch.linewidth": 0.6,
-        "svg.fonttype": "none",  # a page with outlines of every letter opens slowly
+        "svg.fonttype": "none",  # a page with an outline of every letter opens slowly
     }
 )
 
-HINT_PREFIX = "hint:"  # begins the id of an artist that has a text for the pointer
+HINT_PREFIX = "hint:"  # begins the id of an artist with text under the pointer
 # Figures are laid out for the first font. The second one has the same widths, and the others are
 # narrower.
 FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 
-# Okabe and Ito's colours without the yellow, which vanishes on white. Markers and dashes
-# distinguish lines without colour.
+# Okabe and Ito's colours without yellow, which is invisible on white. Markers and dashes also
+# distinguish the lines.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (3, 3)))
@@ -80,7 +80,7 @@ LegendEntry = tuple[str, LineStyle | Artist]
 
 
 class Theme:
-    """What all figures of a run have in common, looked up when it is first needed."""
+    """What all figures of a run share, computed on first use."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
@@ -89,7 +89,7 @@ class Theme:
     def selector_styles(self) -> dict[str, LineStyle]:
         """The line style of each selector and of each group of replicates.
 
-        Replicates look alike; `accuracy` comes first.
+        Replicates share a style; `accuracy` comes first.
         """
         query = """SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name
             FROM plans ORDER BY ALL"""
@@ -112,9 +112,9 @@ class Theme:
     def format_task_title(
         self, group: tuple[Any, ...], groups: Iterable[tuple[Any, ...]], note: str = ""
     ) -> str:
-        """The title of a panel of model, calibration and task.
+        """The title of a panel for a model, calibration and task.
 
-        It names the task only if there are panels of several tasks for the calibration.
+        It names the task only if the calibration has panels of several tasks.
         """
         model, calibration, task = group
         n_tasks = sum(other[:2] == (model, calibration) for other in groups)
@@ -130,7 +130,7 @@ class Theme:
 
 
 def _line_style(index: int) -> LineStyle:
-    """Colour, marker and dashes of a line; no combination occurs twice among 64 lines."""
+    """Colour, marker and dashes of a line; no combination repeats within 64 lines."""
     n_rounds = index // len(COLOURS)
     return {
         "color": COLOURS[index % len(COLOURS)],
@@ -140,7 +140,7 @@ def _line_style(index: int) -> LineStyle:
 
 
 def count_most(groups: Iterable[Rows], key: Callable[[dict[str, Any]], object]) -> int:
-    """The largest number of different keys that the rows of one group have."""
+    """The largest number of different keys among the rows of one group."""
     key_counts = []
     for group in groups:
         key_counts.append(len({key(row) for row in group}))
@@ -203,7 +203,7 @@ def set_log_ticks(axis: Axis) -> None:
 
 
 def set_row_names(axes: Axes, names: Sequence[str]) -> None:
-    """One row of the panel for each name, from the top down."""
+    """Label one row of the panel for each name, from the top down."""
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.set_yticks(range(len(names)), names)
 
@@ -219,7 +219,7 @@ def set_matrix_axes(axes: Axes, n_columns: int, row_names: Sequence[str]) -> Non
 def set_slanted_names(
     axes: Axes, positions: Sequence[float], names: Sequence[str], angle: int = 40
 ) -> None:
-    """Long names below a panel."""
+    """Write long names at a slant below a panel."""
     axes.set_xticks(positions, names, rotation=angle, ha="right", rotation_mode="anchor")
 
 
@@ -253,7 +253,7 @@ def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
 def draw_empty(reason: str) -> Figure:
     """An image that says why there is no figure.
 
-    `reason` is the note of a question on when it has no answer.
+    `reason` is the query's note on when it has no answer.
     """
     figure = Figure(figsize=(7, 1.1), layout="constrained")
     text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
@@ -278,7 +278,7 @@ def assign_markers(names: Iterable[str], size: float) -> dict[str, LineStyle]:
 def list_repairs(data: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The pairs of repair and healing in some rows.
 
-    Neither of the two comes first, then repairs alone, then healings.
+    The pair without either comes first, then repairs alone, then healings.
     """
     pairs = {(row["repair"], row["healing"]) for row in data}
     return sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
@@ -305,10 +305,10 @@ def compute_half_width(stderr: float | None) -> float:
 
 
 def find_reach(value: float, stderr: float | None, n_samples: int | None) -> tuple[float, float]:
-    """How far a 95 % interval reaches below and above a value, as an error bar has it.
+    """How far a 95 % interval reaches below and above a value, as lengths of an error bar.
 
-    Where no answer or every answer is right, the standard error is unknown, or 0, which it is not:
-    the interval is then Wilson's. NaN for any other unknown error, so that nothing is drawn.
+    If no answer or every answer is right, the standard error is unknown or wrongly 0, so Wilson's
+    interval is used. NaN for any other unknown error, so that nothing is drawn.
     """
     if n_samples and value in (0.0, 1.0) and not stderr:
         low, high = wilson_interval(value * n_samples, n_samples)
@@ -318,7 +318,7 @@ def find_reach(value: float, stderr: float | None, n_samples: int | None) -> tup
 
 
 def stack_reaches(reaches: Iterable[tuple[float, float]]) -> list[list[float]]:
-    """Reaches of points as matplotlib takes them: all below, then all above."""
+    """Reaches of points in matplotlib's form: all below, then all above."""
     below, above = zip(*reaches, strict=True)
     return [list(below), list(above)]
 
@@ -330,7 +330,7 @@ def format_interval(value: float, stderr: float | None, digits: int = 3) -> str:
 
 
 def with_minus_signs(text: str) -> str:
-    """The text with a minus sign for every hyphen."""
+    """The text with a minus sign in place of every hyphen."""
     return text.replace("-", "−")
 
 
@@ -340,7 +340,7 @@ def add_hint(artist: Artist, text: str) -> None:
 
 
 def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
-    """Show texts when the pointer rests near points (x, y, text), by invisible marks."""
+    """Show texts when the pointer rests near points (x, y, text), using invisible marks."""
     for x, y, text in points:
         mark = Line2D(
             [x],
@@ -359,14 +359,14 @@ def add_hints(axes: Axes, points: Iterable[tuple[float, float, str]]) -> None:
 def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
     """The figure as SVG text, the same bytes for the same data.
 
-    It has no date, and `salt` gives the ids.
+    It contains no date, and `salt` determines the ids.
 
-    The caption becomes the description, which the report reads; a figure without data has no
+    The caption becomes the description, which the report reads. A figure without data has no
     description.
     """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         svg_buffer = io.StringIO()
-        # The layout is done here: saving would draw everything once more for it.
+        # The layout is done here: saving would draw everything again for it.
         FigureCanvasSVG(figure)
         if figure.axes and (engine := figure.get_layout_engine()):
             engine.execute(figure)
@@ -382,9 +382,9 @@ def render_svg(figure: Figure, salt: str, caption: str = "") -> str:
 
 
 def _shorten_svg(svg_text: str) -> str:
-    """The same picture in fewer bytes: every figure is part of the report."""
+    """The same picture in fewer bytes, since every figure is part of the report."""
     svg_text = re.sub(r"[ \t]*\n[ \t]*", "\n", svg_text)
-    # The root names the fonts, and the grid is within its panel.
+    # The root element names the fonts, and the grid lies within its panel.
     no_rotation = r' transform="rotate\(-0 [^"]*"'
     font_pattern = r' font-family: [^;"]*;?'
     empty_group = r"<g/>\n"
@@ -396,9 +396,9 @@ def _shorten_svg(svg_text: str) -> str:
 
 
 def _round_coordinates(match: re.Match[str]) -> str:
-    """Coordinates rounded to tenths of a point, which is invisible.
+    """Round coordinates to tenths of a point, which is invisible.
 
-    Curves are small, so theirs are rounded to hundredths.
+    Coordinates of curves are rounded to hundredths, because curves are small.
     """
     coordinate_text = match[0]
     surplus_digits = r"(\.\d\d)\d+" if "C" in coordinate_text else r"(\.\d)\d+"

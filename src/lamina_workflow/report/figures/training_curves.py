@@ -1,4 +1,4 @@
-"""How healing went: training and validation loss against the optimiser step."""
+"""The course of healing: training and validation loss against the optimiser step."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ TITLE = "How healing went"
 POSITION = 80
 TABLES = ("training", "plans", "models")
 QUERIES = ("how_healing_went",)
-MAX_GROUPS = 8  # of consecutive steps, whose mean loss is one point of a line
+MAX_GROUPS = 8  # groups of consecutive steps; the mean loss of a group is one point of a line
 KEPT_STYLE: style.LineStyle = {
     "marker": "*",
     "markersize": 10,
@@ -26,7 +26,7 @@ KEPT_STYLE: style.LineStyle = {
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """All curves but those of a healing's checkpoints, which are the beginnings of its own."""
+    """All curves except those of a healing's checkpoints, which are beginnings of its own curve."""
     rows = answer_question(connection, QUERIES[0])
     healings = {row["healing"] for row in rows}
     kept_epochs = {(row["healing"], row["epoch"]) for row in rows if row["chosen"]}
@@ -95,7 +95,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, r
 def _average_steps(rows: style.Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mean steps, mean losses and half widths of their 95 % intervals, (groups,) each.
 
-    A group has consecutive steps; the half width of a single step is 0.
+    A group consists of consecutive steps. The half width of a single step is 0.
     """
     losses = np.array([row["loss"] for row in rows])
     steps = np.array([row["step"] for row in rows])

@@ -1,6 +1,6 @@
 """What layers do in a complete model.
 
-Void tokens, readable labels, and where prompts differ in the stream.
+It shows void tokens, readable labels, and where prompts differ in the stream.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ QUERIES = ("what_diagnoses_found",)
 class KindOfPanel(NamedTuple):
     """How the panel of one kind of diagnosis is drawn and described."""
 
-    lines: dict[str, str]  # what the line of each measure is called
+    lines: dict[str, str]  # the label of each measure's line
     x_label: str
     y_label: str
     description: str  # for the caption
@@ -60,7 +60,7 @@ PANELS = {
 
 
 def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
-    """What is measured layer by layer, kinds in the order of `KINDS`."""
+    """Measurements by layer, with kinds in the order of `KINDS`."""
     rows = [
         row
         for row in answer_question(connection, QUERIES[0])
@@ -78,13 +78,13 @@ def read_rows(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def draw(rows: style.Rows, theme: style.Theme) -> Figure:
-    """A panel per model, diagnosis and calibration."""
+    """One panel per model, diagnosis and calibration."""
     groups = group_rows(rows, "model", "calibration", "diagnosis", "kind")
     figure, panels = style.make_panels(len(groups), 3.4, 2.9, 4)
     for axes, (group, panel_rows) in zip(panels, groups.items(), strict=True):
         model, calibration, diagnosis, kind = group
         _draw_panel(axes, PANELS[kind], panel_rows)
-        # A diagnosis of a file of its own is of no calibration.
+        # A diagnosis with a file of its own belongs to no calibration.
         name = diagnosis if calibration == "none" else f"{diagnosis}, {calibration}"
         axes.set_title(theme.format_title(model, name))
     return figure
@@ -96,7 +96,7 @@ def _draw_panel(axes: Axes, panel: KindOfPanel, rows: style.Rows) -> None:
         points = [row for row in rows if row["measure"] == measure]
         lowest = min([lowest, *(row["ci_low"] for row in points if row["ci_low"] is not None)])
         if points:
-            # One control in the legend stands for those of all lines.
+            # One legend entry represents the controls of all lines.
             control_name = "_" if index else "control"
             _draw_line(axes, points, index, name, control_name)
     axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
@@ -108,7 +108,7 @@ def _draw_panel(axes: Axes, panel: KindOfPanel, rows: style.Rows) -> None:
 def _draw_line(
     axes: Axes, points: list[dict[str, Any]], index: int, name: str, control_name: str
 ) -> None:
-    """A measure over the layers with a band of intervals, and its control as a dotted line."""
+    """A measure over the layers with its intervals as a band, and its control as a dotted line."""
     colour = style.COLOURS[index]
     layers = [point["layer"] for point in points]
     values = [point["value"] for point in points]
