@@ -1,4 +1,4 @@
-"""Facts about families that their modules do not show. `structure` reads everything else there.
+"""Facts about families that their modules do not show; `structure` reads the rest there.
 
 This module holds only data and does not import torch. An entry changes only the jobs of its own
 models.
