@@ -112,9 +112,9 @@ def load_folder(
 ) -> PreTrainedModel:
     """The model in a folder.
 
-    name: what errors call it; by default the folder. classes: those of the configuration and of the
-    model, instead of what transformers would pick. options: where the weights go, and in how many
-    bits (`placement_options`); by default the CPU.
+    name: what errors call it; by default the folder.
+    classes: those of the configuration and of the model, instead of what transformers would pick.
+    options: where the weights go, and in how many bits (`placement_options`); by default the CPU.
 
     Raises LaminaError if `dtype` is not one of DTYPES, the folder holds an adapter, transformers
     cannot build the model, or one of its weights is missing or has another shape.

@@ -25,12 +25,14 @@ def materialise(
 ) -> PreTrainedModel:
     """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
 
-    model: the base model. plan: a plan with its edits (`units`) and `replacements`; None gives the
-    base model, with its weights shared. patches: one repair per contiguous run of removed units, by
-    boundary, numbered as in the base model. adapter: folder that a healing of the same plan and
-    patches wrote. It holds a PEFT LoRA adapter, which is merged into copies of the weights that it
-    changes; or trained patches, which replace `patches`; or both; or trained weights, which replace
-    those of the whole model.
+    model: the base model.
+    plan: a plan with its edits (`units`) and `replacements`; None gives the base model, with its
+        weights shared.
+    patches: one repair per contiguous run of removed units, by boundary, numbered as in the base
+        model.
+    adapter: folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter,
+        which is merged into copies of the weights that it changes; or trained patches, which
+        replace `patches`; or both; or trained weights, which replace those of the whole model.
 
     Raises LaminaError if the plan was refused, the model cannot have the edits, patches and plan
     do not fit together, or the adapter belongs to another variant.

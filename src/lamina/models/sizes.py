@@ -67,9 +67,9 @@ class Sizes:
         """What the whole model takes, and the least that each layer saves, by kind of unit.
 
         what: `memory`, the bytes of the weights and of a cache of `context` tokens; `parameters`;
-            or `latency`, the bytes of weights and of such a cache that one token reads. cost: how
-            the two sub-layers share the cost of a layer, for the kind `both`. Its entry is what the
-            sub-layer that saves less saves per layer of that cost.
+            or `latency`, the bytes of weights and of such a cache that one token reads.
+        cost: how the sub-layers share the cost of a layer, for the kind `both`. Its entry is the
+            saving of a sub-layer divided by its share: the smaller of the two.
         """
         layers = self._layer_amounts(what, context)
         whole_layers: list[float] = [sum(layer) for layer in layers]

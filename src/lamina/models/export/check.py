@@ -88,7 +88,7 @@ def _cache_error(model: PreTrainedModel, token_ids: Sequence[int], n_padding: in
     A `logit_distance`; infinite if nothing can be generated.
 
     n_padding: how many padding tokens stand before the text in a batch with a longer one; 0 if it
-    is alone.
+        is alone.
     """
     rows = [token_ids, token_ids] if n_padding else [token_ids]
     input_ids = torch.tensor(rows, device=model.device)

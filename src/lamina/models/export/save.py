@@ -196,8 +196,9 @@ def save_checked(
     """Write a variant as `save_variant` does, and check that it loads back as the same model.
 
     load_base: gives the base model, which is only loaded for the check, after the variant is
-    written. folder: where to write. Weights of a model that are there already are replaced, other
-    files stay.
+        written.
+    folder: where to write. Weights of a model that are there already are replaced, other files
+        stay.
 
     Raises LaminaError as `save_variant` and `check_export` do. The folder is then as it was.
     """
