@@ -223,7 +223,7 @@ def draw_tasks(
 
     A task holds the requests of its samples.
 
-    Raises LaminaError if the model is to write the answers but the task has choices.
+    Raises LaminaError if the model is to write the answers, but the task's are not generated.
     """
     if not isinstance(entry, entries.Task | entries.Tasks | entries.Choices):
         return

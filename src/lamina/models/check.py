@@ -300,7 +300,7 @@ def not_numbers(model: PreTrainedModel) -> LaminaError:
 
 
 def check_edits(model: PreTrainedModel, edits: Iterable[str], ids: Sequence[int]) -> None:
-    """Refuse edits unless the edited model equals the model with its layers run in that order.
+    """Refuse edits unless the edited model equals the model with its layers run in edited order.
 
     Each order is checked once. Removed sub-layers, damping and layers of other models are not
     checked here.
