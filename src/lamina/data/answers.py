@@ -1,4 +1,4 @@
-"""The right answers of lm-eval's documents; documents without one are refused.
+"""Finds the right answers of lm-eval's documents, and refuses documents without one.
 
 lm-eval itself counts a document without a possible answer as wrong, or takes the last choice for
 number -1.
@@ -26,20 +26,20 @@ _logger = logging.getLogger(__name__)
 
 
 class NoAnswer(Exception):
-    """A document has no answer that could be right; the text is a sentence that says why."""
+    """A document has no possible right answer; the message is a sentence that says why."""
 
 
 class Fault(NamedTuple):
     """What is wrong with a document."""
 
     sentence: str
-    has_answer: bool  # whether the document has a right answer all the same
+    has_answer: bool  # whether the document still has a right answer
 
 
 def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, list[str]]:
     """Question and choices of one document, without few-shot examples.
 
-    A document whose answer is to be written has its answer as a single choice.
+    If the answer is generated, it is the single choice.
     """
     if task.config.output_type != "multiple_choice":
         return str(task.doc_to_text(doc)), [str(task.doc_to_target(doc))]
@@ -58,7 +58,7 @@ def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:
 def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
     """The indices of the right choices of a document, the main one first.
 
-    Raises NoAnswer if there is none, or it is no index of a choice.
+    Raises NoAnswer if there is none, or it is not the index of a choice.
     """
     choices = task.doc_to_choice(doc)
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
@@ -67,9 +67,9 @@ def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
 
 
 def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
-    """The texts that are right answers of a document whose answer is written, the main one first.
+    """The right answers of a document whose answer is generated, the main one first.
 
-    Raises NoAnswer if there is none, or it is no text.
+    Raises NoAnswer if there is none, or it is not a text.
     """
     gold = task.doc_to_target(doc)
     if task.config.doc_to_choice is not None:
@@ -93,7 +93,7 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
 
 
 def _is_json(answer: Any) -> bool:
-    """Whether an answer is a text of JSON, which no template makes of a mapping in a document."""
+    """Whether an answer is JSON text, which no template makes from a mapping in a document."""
     try:
         json.loads(answer)
     except (TypeError, ValueError):
@@ -111,13 +111,13 @@ def check_documents(
     """Refuse documents whose right answer lm-eval or lamina cannot count.
 
     split: What messages call the documents.
-    is_own: Whether the task file is the user's. Choices that no score tells apart are then refused
-        as in a file of questions. Published tasks have some; there they are only counted in the
+    is_own: Whether the task file is the user's. Choices that no score distinguishes are then
+        refused, as in a file of questions. Published tasks have some; these are only counted in the
         log.
-    is_scored: Whether lm-eval itself compares the answers. It takes all documents to have as many
-        right answers as the first.
+    is_scored: Whether lm-eval itself compares the answers. It assumes that all documents have as
+        many right answers as the first.
 
-    Raises LaminaError, which names the task, the document and what is wrong.
+    Raises LaminaError that names the task, the document and what is wrong.
     """
     if is_scored:
         _check_metrics(task, split, document_indices)
@@ -145,7 +145,7 @@ def check_documents(
 def undecided_document(
     task: ConfigurableTask, doc: dict[str, Any], rows: Sequence[Sequence[Any]]
 ) -> str | None:
-    """Describe a document of which a right and a wrong choice are the same tokens; None for others.
+    """Describe a document in which a right and a wrong choice have the same tokens; else None.
 
     Every model gives both choices the same score, and lm-eval takes the first of them. The
     tokenizer may lack a script, or fold case, accents or width.
@@ -170,11 +170,11 @@ def undecided_document(
 
 
 def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> None:
-    """Refuse documents of which half or more are undecided; log the number of fewer.
+    """Refuse documents if half or more are undecided; if fewer are, log their number.
 
     undecided: The undecided documents, as `undecided_document` describes them.
 
-    Raises LaminaError, which begins with `where`.
+    Raises LaminaError that begins with `where`.
     """
     if not undecided:
         return
@@ -194,7 +194,7 @@ def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> N
 def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterable[int]) -> None:
     """Refuse a task with choices if lm-eval cannot measure its metrics on them.
 
-    Raises LaminaError, which names the task and the metrics that it can have.
+    Raises LaminaError that names the task and the metrics that it can have.
     """
     if task.config.output_type != "multiple_choice" or task.config.process_results is not None:
         return
@@ -217,7 +217,7 @@ def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterabl
 
 
 def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) -> Fault | None:
-    """What is wrong with the answer or the choices of a document; None if they are right."""
+    """What is wrong with the answer or the choices of a document; None if nothing is."""
     output_type = task.config.output_type
     if output_type == "loglikelihood_rolling":
         return None
@@ -265,12 +265,12 @@ def _check_some_are_wrong(task: ConfigurableTask, doc: dict[str, Any]) -> None:
 
 
 def _question(task: ConfigurableTask, doc: dict[str, Any]) -> str:
-    """The text before the choices; if every choice has a text of its own, the text after them."""
+    """The text before the choices; if every choice has its own text, the text after them."""
     return str(task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc))
 
 
 def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> Any:
-    """What a task with choices says of the right one: an index, a text, or a list of these."""
+    """The right choice as the task states it: an index, a text, or a list of these."""
     return task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
 
 
@@ -281,7 +281,7 @@ def _as_list(gold: Any) -> list[Any]:
 
 
 def _undo_template(answer: Any) -> Any:
-    """What an answer was before a template made it a text."""
+    """The value of an answer before a template turned it into text."""
     if not isinstance(answer, str) or not answer.startswith("{"):
         return answer
     try:
@@ -301,7 +301,7 @@ def _choice_index(gold: Any, choices: list[str]) -> int:
     if not isinstance(gold, int):
         advice = ""
         if isinstance(gold, float) and gold.is_integer():
-            # A column with empty cells makes 1.0 of 1, at which lm-eval itself stops.
+            # A column with empty cells turns 1 into 1.0, which lm-eval itself does not accept.
             advice = ": write whole numbers, or `| int` behind it"
         raise NoAnswer(
             f"its right answer is {shorten_value(gold)}, which is no number of a choice{advice}."

@@ -1,4 +1,4 @@
-"""The documents that a benchmark scores, against which calibrations are checked."""
+"""Reads the documents that a benchmark scores, against which calibrations are checked."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ def read_benchmark_documents(
 ) -> list[tuple[str, list[str]]]:
     """Question and choices of the documents that benchmark `name` scores; texts have no choices.
 
-    Those of white space are among them where texts are joined.
+    Blank documents are among them if texts are joined.
     """
     if isinstance(entry, PerplexityEntry):
         texts = documents.perplexity_texts(entry, root, f"benchmarks.perplexity.{name}")
@@ -29,8 +29,8 @@ def read_benchmark_documents(
 def tabulate_documents(tested: Sequence[tuple[str, Sequence[str]]], with_text: bool) -> pa.Table:
     """A row for each document: its hash, the hashes of its runs of words, and its characters.
 
-    The hash of a document of white space is null: it is a part of a joined text, and none that a
-    calibration could share.
+    The hash of a blank document is null: it is a part of a joined text that no calibration could
+    share.
 
     with_text: Whether the documents themselves are in column `text`.
     """

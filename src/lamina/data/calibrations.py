@@ -80,16 +80,17 @@ class Sample:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether a right row has the tokens of a wrong one, so that models score both alike."""
+        """Whether a right row has the same tokens as a wrong one: models score both alike."""
         right_indices = self.right
         tokens = [(row.context, row.continuation) for row in self.rows]
         wrong_tokens = {row for index, row in enumerate(tokens) if index not in right_indices}
         return any(tokens[index] in wrong_tokens for index in right_indices)
 
     def sequence(self) -> tuple[int, ...]:
-        """Context and gold continuation, the tokens over which stream metrics and patches run.
+        """Context and gold continuation: the tokens for stream metrics and patches.
 
-        A row may have one token more than the model reads: its last one, which is only predicted.
+        A row may have one token more than the model reads. Its last token, which is only predicted,
+        is then left out.
         """
         row = self.rows[self.gold]
         return (row.context + row.continuation)[: self.limit]
@@ -108,7 +109,7 @@ class CalibrationSamples:
 
 
 def encode_document(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Token ids of a document as in training: with BOS exactly if the tokenizer adds one."""
+    """Token ids of a document as in training: with BOS only if the tokenizer adds it."""
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
@@ -123,7 +124,7 @@ def check_ids(
     vocabulary: The number of the model's embeddings; None if it is not known.
     location: What holds the tokens, for the message.
 
-    Raises LaminaError, which names the first such token.
+    Raises LaminaError that names the first such token.
     """
     if vocabulary is None:
         return
@@ -156,9 +157,9 @@ def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
 def build_calibration(
     samples: Sequence[Sample], vocabulary: int, **facts: Any
 ) -> CalibrationSamples:
-    """A calibration of samples, with the facts that can be counted.
+    """Build a calibration from samples, with the facts that can be counted from them.
 
-    facts: `source`, `split`, `seed` and others that cannot be counted; they replace counted ones.
+    facts: `source`, `split`, `seed` and others that cannot be counted; they override counted ones.
     """
     kinds = sorted({sample.kind for sample in samples})
     counted = {

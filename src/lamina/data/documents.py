@@ -1,4 +1,4 @@
-"""Text documents: of local files, of data sets of the Hugging Face hub, or of folders like these.
+"""Reads text documents: from local files, data sets of the Hugging Face hub, or folders like these.
 
 The Snakefile imports this module, so it loads neither `datasets` nor a tokenizer. Only jobs that
 prepare data use the network.
@@ -30,7 +30,7 @@ _FILE_FORM = (
 )
 _LINE_FORM = 'Write one JSON object a line: {"text": "…"}.'
 _LIST_FORM = 'Write a list of texts: ["…", "…"].'
-# A line between documents of a .txt file may hold blanks, which nobody sees.
+# A line between documents of a .txt file may hold invisible blanks.
 _BLANK_LINES = re.compile(r"\n\s*\n")
 _NO_TEXT_FILES = (".parquet", ".arrow", ".csv", ".tsv", ".gz", ".bz2", ".xz", ".zst")
 
@@ -45,7 +45,7 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
 def perplexity_texts(entry: PerplexityEntry, root: Path, where: str = "text") -> list[str]:
     """The documents of a perplexity.
 
-    Where documents are joined, those of white space are kept, as in published numbers.
+    If documents are joined, blank ones are kept, as in published numbers.
 
     Raises LaminaError as `read_documents` and `read_hub` do.
     """
@@ -67,12 +67,12 @@ def read_documents(
 
     documents: A half-open range of the documents, such as "0:500"; None takes all.
     where: The entry of the configuration that messages name.
-    blank: Whether documents of white space count. Otherwise they are left out before the range is
-        taken, and their number is logged.
+    blank: Whether blank documents count. Otherwise they are left out before the range is taken, and
+        their number is logged.
     is_long: Whether a document counts; all do if it is None.
 
-    Raises LaminaError if the file is missing, of another form or encoding, or holds fewer documents
-    than the range asks for.
+    Raises LaminaError if the file is missing, has another format or encoding, or holds fewer
+    documents than the range asks for.
     """
     texts = _read_texts(path, f"{where}.text")
     kept = [text for text in texts if blank or text.strip()]
@@ -96,7 +96,7 @@ def check_range(
 ) -> tuple[int, int | None]:
     """The bounds of a range of the `count` documents of a file or data set.
 
-    Raises LaminaError if the range asks for others.
+    Raises LaminaError if the range is not within them.
     """
     first, last = document_range(documents)
     if first >= count or (last or 0) > count:
@@ -113,9 +113,9 @@ def read_hub(
 ) -> list[str]:
     """The documents of an entry.
 
-    Those of white space are left out and not counted, unless documents are joined. A data set of
-    the hub stays where `datasets` keeps its files. With streaming, only the documents that are
-    asked for are read.
+    Blank ones are left out and not counted, unless documents are joined. A data set of the hub
+    stays where `datasets` keeps its files. With streaming, only the documents that are asked for
+    are read.
 
     where: The entry of the configuration that messages name.
     is_long: Whether a document counts; all do if it is None.
@@ -146,9 +146,9 @@ def read_hub(
 
 
 def check_folder(entry: HubTexts, root: Path, where: str) -> None:
-    """Refuse a folder of a data set if it is not known which of its files belong to the split.
+    """Refuse a data set's folder if it is unclear which of its files belong to the split.
 
-    Raises LaminaError also if it has none.
+    Raises LaminaError also if no file does.
     """
     from lamina.data import folders
 
@@ -156,7 +156,7 @@ def check_folder(entry: HubTexts, root: Path, where: str) -> None:
 
 
 def _read_texts(path: Path, where: str) -> list[str]:
-    """All documents of a file, those of white space too."""
+    """All documents of a file, including blank ones."""
     suffix = path.suffix.lower()
     if suffix in _NO_TEXT_FILES:
         raise LaminaError(
@@ -197,7 +197,7 @@ def _parse_json_list(content: str, location: str) -> list[str]:
 
 
 def _text_of(value: object, location: str, form: str) -> str:
-    """The "text" of an object; `form` says in the message what is expected."""
+    """The "text" of an object; `form` states in the message what is expected."""
     text = value.get("text") if isinstance(value, dict) else None
     if isinstance(text, str):
         if fault := surrogate_fault(text):
@@ -258,7 +258,7 @@ def _explain_failure(error: Exception, entry: HubTexts, root: Path, where: str) 
 
 
 def _prepared_file(where: str) -> str:
-    """The file that holds the documents of an entry once they are read."""
+    """The file that will hold the documents of an entry."""
     benchmark = where.removeprefix("benchmarks.perplexity.")
     if benchmark != where:
         return f"results/tasks/{benchmark}.parquet"
@@ -266,7 +266,7 @@ def _prepared_file(where: str) -> str:
 
 
 def _document_texts(rows: Iterable[dict[str, Any]], entry: HubTexts, where: str) -> Iterator[str]:
-    """The text of each row; those of white space only where documents are joined."""
+    """The text of each row; blank ones only if documents are joined."""
     for row in rows:
         values = {field: _field_text(row, field, where) for field in entry.fields}
         text = _fill_template(entry.template, values) if entry.template else values[entry.field]
@@ -281,7 +281,7 @@ def _fill_template(template: str, values: dict[str, str]) -> str:
 def _field_text(row: dict[str, Any], field: str, where: str) -> str:
     """The text of one field of a row.
 
-    Raises LaminaError if it is missing, null or no text.
+    Raises LaminaError if it is missing, null or not a text.
     """
     text = _join_turns(row.get(field))
     if text is not None:
@@ -298,7 +298,7 @@ def _field_text(row: dict[str, Any], field: str, where: str) -> str:
 
 
 def _join_turns(value: Any) -> str | None:
-    """A text as it is, a conversation as its turns with blank lines between them; else None."""
+    """A text as it is, or the turns of a conversation with blank lines between them; else None."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):

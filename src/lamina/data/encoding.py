@@ -1,4 +1,4 @@
-"""lm-eval's encodings: how a context and what follows it become the tokens of a row."""
+"""Encodes rows as lm-eval does: from a context and its continuation to tokens."""
 
 import logging
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lamina.data.calibrations import Row, check_ids
 from lamina.errors import LaminaError
 
-# It warns that a model object was passed instead of a name, which is the point here.
+# HFLM warns that it gets a model object instead of a name, which is intended here.
 logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 Encoded = tuple[tuple[str, str], list[int], list[int]]
@@ -22,8 +22,8 @@ Encoded = tuple[tuple[str, str], list[int], list[int]]
 class EncodingLM(HFLM):
     """lm-eval's HFLM with messages for what it cannot encode.
 
-    It also takes tokenizers that have neither BOS nor EOS. lm-eval asks for such a token before
-    every question, though it needs one only where the question is empty.
+    It also accepts tokenizers that have neither BOS nor EOS. lm-eval requires such a token for
+    every question, although it needs one only if the question is empty.
     """
 
     _recorded: list[Encoded] | None = None  # what `encoded` collects
@@ -62,7 +62,7 @@ class EncodingLM(HFLM):
         return token_ids
 
     def tok_batch_encode(self, strings: list[str], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """As HFLM, with a message where a token is none of the model's."""
+        """As HFLM, with a message if a token is not in the model's vocabulary."""
         token_ids, mask = super().tok_batch_encode(strings, *args, **kwargs)
         self._check_ids(token_ids.flatten().tolist(), strings[0])
         return token_ids, mask
@@ -72,7 +72,7 @@ class EncodingLM(HFLM):
         check_ids(self.tokenizer, token_ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
 
     def encoded(self, requests: Sequence[Instance]) -> list[Encoded]:
-        """Contexts and continuations with the tokens that HFLM makes of them."""
+        """Contexts and continuations with the tokens that HFLM encodes them to."""
         self._recorded = []
         try:
             HFLM.loglikelihood(self, list(requests), disable_tqdm=True)
@@ -89,7 +89,7 @@ class EncodingLM(HFLM):
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """As HFLM, with a message where the longest answers would leave no room for questions."""
+        """As HFLM, with a message if the longest answers would leave no room for questions."""
         longest = max(self.answer_length(request.args[1]) for request in requests)
         if longest >= self.max_length:
             raise LaminaError(
@@ -101,7 +101,7 @@ class EncodingLM(HFLM):
         return super().generate_until(requests, disable_tqdm)
 
     def answer_length(self, generation_settings: dict[str, Any]) -> int:
-        """The tokens that a generated answer may have, by the settings of its task."""
+        """The most tokens that a generated answer may have, from the settings of its task."""
         settings = normalize_gen_kwargs(generation_settings, self.max_gen_toks)
         return int(settings["max_gen_toks"])
 
@@ -110,8 +110,8 @@ class EncodingLM(HFLM):
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """A context and a continuation, cut to what the model reads at once as HFLM cuts them.
 
-        The oldest tokens go (the first few-shot examples). One token more than the model's context
-        is left, since the last one is predicted and never read.
+        The oldest tokens are cut (the first few-shot examples). One token more than the model's
+        context remains, because the last one is predicted and never read.
 
         texts: The question and the answer, for messages.
 

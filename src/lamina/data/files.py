@@ -1,6 +1,6 @@
-"""The user's own files: UTF-8 text, lines of JSON, questions, labelled texts, pairs of prompts.
+"""Reads the user's own files: UTF-8 text, JSON lines, questions, labelled texts, prompt pairs.
 
-The configuration reads them too, so there is no torch here.
+The configuration reads them too, so this module does not import torch.
 """
 
 import codecs
@@ -34,9 +34,9 @@ LONGEST_MARK = max(map(len, _BYTE_ORDER_MARKS))  # bytes
 
 
 def read_text(path: Path, where: str, form: str) -> str:
-    """The text of a file without a byte order mark, lines ending in \\n.
+    """The text of a file without a byte order mark, with lines ending in \\n.
 
-    UTF-16 and UTF-32 are read where the file begins with their mark.
+    UTF-16 and UTF-32 are read if the file begins with their mark.
 
     where: The key that names the file.
     form: What the file should be, for the message.
@@ -63,8 +63,8 @@ def decode_text(data: bytes, location: str, first_line: int = 1) -> str:
     location: What messages begin with.
     first_line: The number of the first line of `data` in its file.
 
-    Raises LaminaError, with the line, if the bytes are in another encoding or hold NUL, which no
-    text has.
+    Raises LaminaError that names the line, if the bytes are in another encoding or hold NUL, which
+    no text has.
     """
     encoding = encoding_of(data)
     if encoding in ("utf-8", "utf-8-sig") and b"\0" in data:
@@ -105,9 +105,9 @@ def _explain_nul(data: bytes) -> str:
 
 
 def surrogate_fault(value: Any) -> str | None:
-    """A sentence on half of a surrogate pair, such as \\ud83d, in a value of JSON, if any.
+    """A sentence on half of a surrogate pair, such as \\ud83d, in a JSON value, if any.
 
-    JSON can write it, but it is no character, and no tokenizer takes it.
+    JSON can contain it, but it is not a character, and no tokenizer accepts it.
     """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
@@ -123,7 +123,7 @@ def surrogate_fault(value: Any) -> str | None:
 
 
 def json_lines(text: str, location: str, form: str) -> Iterator[tuple[str, Any]]:
-    """The value of each line that is not blank, after its location with the number of the line.
+    """The location, with the line number, and the value of each line that is not blank.
 
     Only \\n ends a line: U+2028 may stand in a text.
 
@@ -144,7 +144,7 @@ def json_lines(text: str, location: str, form: str) -> Iterator[tuple[str, Any]]
 def shorten_value(value: Any) -> str:
     """A value as JSON writes it, short enough for a message.
 
-    Halves of surrogate pairs, which nothing prints, are shown by number.
+    Halves of surrogate pairs, which cannot be printed, are shown by number.
     """
     text = json.dumps(value, ensure_ascii=False, default=str)
     text = text.encode(errors="backslashreplace").decode()
@@ -172,7 +172,7 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
     Other keys of a line are left out. `where` is the key of the configuration that messages name.
 
     Raises LaminaError if there is no such file, it is not UTF-8 or holds no question, or a line is
-    no question. The message names the first such line.
+    not a question. The message names the first such line.
     """
     text = read_text(path, where, "a .jsonl file with query, choices and gold in each line")
     questions: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
 
 
 def check_limit(limit: int | None, n_questions: int | None, where: str, source: str) -> None:
-    """Refuse a number of samples that is more than there are."""
+    """Refuse a number of samples that is larger than the number available."""
     if limit and n_questions is not None and limit > n_questions:
         raise LaminaError(
             f"{where}: {limit} samples are asked for, and '{source}' has {n_questions}. Write at "
@@ -195,7 +195,7 @@ def check_limit(limit: int | None, n_questions: int | None, where: str, source: 
 
 
 def check_examples(num_fewshot: int | None, n_questions: int | None, where: str, file: str) -> None:
-    """Refuse more examples than there are: they are drawn from the other questions of the file."""
+    """Refuse more examples than the file has other questions, from which they are drawn."""
     if num_fewshot and n_questions is not None and num_fewshot >= n_questions:
         raise LaminaError(
             f"{where}: {num_fewshot} examples are more than the other {n_questions - 1} questions "
@@ -204,7 +204,7 @@ def check_examples(num_fewshot: int | None, n_questions: int | None, where: str,
 
 
 def choices_fault(choices: list[Any]) -> str | None:
-    """A sentence that says why nothing can be chosen among these; None if something can."""
+    """A sentence that says why these are no valid choices; None if they are."""
     for index, choice in enumerate(choices):
         if not isinstance(choice, str):
             return f"choice {index} is {shorten_value(choice)}, not a text."
@@ -234,7 +234,7 @@ def equal_choices_fault(choices: list[str], right: Collection[int]) -> str | Non
 
 
 def find_question_fault(record: Any) -> str | None:
-    """A sentence that says why a line is no question; None if it is one."""
+    """A sentence that says why a line is not a question; None if it is one."""
     if not isinstance(record, dict):
         return f"{shorten_value(record)} is not a question."
     for key in ("query", "choices", "gold"):
@@ -289,10 +289,10 @@ def read_labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
 
 
 def read_pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
-    """Pairs of prompts, each after its location in the file.
+    """Pairs of prompts, each preceded by its location in the file.
 
-    Raises LaminaError if a line has another form, or has two equal prompts or answers; or if there
-    is no line.
+    Raises LaminaError if a line has another form, if it has two equal prompts or answers, or if
+    there is no line.
     """
     keys = {"clean": str, "corrupt": str, "right": str, "foil": str}
     lines = _read_lines(path, where, keys, _PAIR_FORM)
@@ -311,9 +311,9 @@ def read_pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
 def _read_lines(
     path: Path, where: str, keys: Mapping[str, type], form: str
 ) -> list[tuple[str, Any]]:
-    """The objects of a .jsonl file, each after its location.
+    """The objects of a .jsonl file, each preceded by its location.
 
-    keys: What every object must have, and of which type.
+    keys: The keys that every object must have, with their types.
     """
     lines = list(json_lines(read_text(path, where, "a .jsonl file"), str(path), form))
     for location, line in lines:

@@ -1,9 +1,9 @@
-"""Data sets in folders: which files belong to a split, and one field of their rows.
+"""Reads data sets in folders: finds the files of a split, and reads one field of their rows.
 
-A card (README.md) names files and splits as on the hub. Without one, file names say splits only if
-all of them do: a file `steam-train.jsonl` among others is no split. A `test.jsonl` among others is
-one, and the folder is refused. Only the field that is asked for is read, so that the types of other
-fields do not matter.
+A card (README.md) names files and splits as on the hub. Without one, file names determine splits
+only if all of them name one: a file `steam-train.jsonl` among others is not a split. A `test.jsonl`
+among others is one, and the folder is refused. Only the field that is asked for is read, so that
+the types of other fields do not matter.
 """
 
 import csv
@@ -59,7 +59,7 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 _NO_DATA = re.compile(
     r"(dataset_infos?|dataset_dict|state)\.json|(license|readme|notice|requirements).*\.txt", re.I
 )
-# A name in which `*` stands for the word of a split, with nothing else but numbers and words for a
+# A name that holds nothing but `*`, which stands for the word of a split, numbers, and words for a
 # part of something.
 _PART = r"(?:\d|of|data|set|split|part|shard)"
 _SPLIT_ALONE = re.compile(rf"(?:{_PART}[-_. ]*)*\*(?:[-_. ]*{_PART})*(?:\.[a-z0-9]+)*")
@@ -68,7 +68,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _NamedSplit(NamedTuple):
-    """What the name of a file says of its split."""
+    """What the name of a file says about its split."""
 
     split: str
     pattern: str
@@ -83,7 +83,7 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
     name: One of the configurations in the card of the data set, if it has any.
     where: What messages begin with.
 
-    Raises LaminaError if there are none; the message says what there is.
+    Raises LaminaError if there are none; the message says which splits exist.
     """
     card = folder / "README.md"
     configurations = None
@@ -112,7 +112,7 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
 
 
 def read_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a file, at least with these fields; a row without one has all its others."""
+    """The rows of a file with at least these fields; a row that lacks one has all its others."""
     kind = _kind(file)
     if kind == "parquet":
         yield from _parquet_rows(file, fields)
@@ -134,7 +134,7 @@ def _files_of_card(
 ) -> list[Path]:
     """The files that a card names for a split of one of its configurations.
 
-    Without a `name`, it is the configuration that is marked as the default, or the only one.
+    Without a `name`, it is the default configuration, or the only one.
     """
     by_name = {str(each.get("config_name", "default")): each for each in configurations}
     if name is None:
@@ -162,7 +162,7 @@ def _files_of_card(
 
 
 def _default_configuration(by_name: dict[str, dict[str, Any]]) -> str | None:
-    """The configuration that is used where none is named; None if it is not clear which."""
+    """The configuration that is used if none is named; None if that is unclear."""
     for name, configuration in by_name.items():
         if configuration.get("default") or name == "default":
             return name
@@ -170,7 +170,7 @@ def _default_configuration(by_name: dict[str, dict[str, Any]]) -> str | None:
 
 
 def _patterns_by_split(data_files: Any) -> dict[str, list[str]]:
-    """The paths of each split, from the forms that `data_files` of a card may have."""
+    """The paths of each split, from any form that `data_files` of a card may have."""
     entries = data_files if isinstance(data_files, list) else [data_files]
     patterns_by_split: dict[str, list[str]] = {}
     for entry in entries:
@@ -201,7 +201,7 @@ def _list_data_files(folder: Path, where: str) -> list[Path]:
 
 
 def _find_split(path: Path) -> _NamedSplit | None:
-    """The split that a path in a data set says, by the name of the file or of a folder."""
+    """The split that a path in a data set names, by its file or by a folder."""
     name = path.as_posix().lower()
     for word in re.finditer(r"[a-z]+", name):
         if word.group() in _SPLIT_WORDS:
@@ -219,13 +219,14 @@ def _files_without_splits(
     split: str,
     where: str,
 ) -> list[Path]:
-    """All files of a folder in which not every name says a split, so that no name does.
+    """All files of a folder in which not every name has a split, so that no name counts as one.
 
-    unnamed_path: A file whose name says none.
+    unnamed_path: A file whose name has no split.
 
-    Raises LaminaError if another file is a split all the same, and not for training. Its name then
-    says nothing else (`test.jsonl`, `test/part-1.jsonl`), or is that of a file of another split but
-    for the word (`quiz_test.jsonl` beside `quiz_train.jsonl`). A lone `stress_test.jsonl` is none.
+    Raises LaminaError if a file is clearly of a split that is not for training. Its name then holds
+    nothing but the split (`test.jsonl`, `test/part-1.jsonl`), or differs from another file's only
+    in the split (`quiz_test.jsonl` next to `quiz_train.jsonl`). A lone `stress_test.jsonl` does not
+    count.
     """
     splits_by_pattern: dict[str, set[str]] = {}
     for named in named_splits.values():
@@ -262,7 +263,7 @@ def _files_without_splits(
 
 
 def _kind(path: Path) -> str | None:
-    """How a file is read, by its name; None if it is no data."""
+    """How a file is read, by its name; None if it is not data."""
     name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
     return _KINDS.get(name.suffix.lower()) if path.is_file() else None
 
@@ -304,9 +305,9 @@ def _json_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _json_entries(file: Path, field: str) -> Iterator[tuple[str, Any]]:
-    """The entries of a JSON file, each after its location.
+    """The entries of a JSON file, each preceded by its location.
 
-    They stand one a line, in a list, or in an object that holds a list of objects.
+    They are one per line, in a list, or in an object that holds a list of objects.
     """
     numbered_lines = (
         (f"{file}, line {number}", line)
@@ -331,7 +332,7 @@ def _json_entries(file: Path, field: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_object(line: str) -> bool:
-    """Whether a line is an object by itself, so that others follow it line by line."""
+    """Whether a line is a complete object, so that other lines are objects too."""
     try:
         return isinstance(json.loads(line), dict)
     except json.JSONDecodeError:
@@ -346,10 +347,10 @@ def _parse(text: str, location: str) -> Any:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    """The lines of a file of text, which may be compressed, with what ends them."""
+    """The lines of a text file, which may be compressed, with their line ends."""
     with fsspec.open(str(file), "rb", compression="infer") as opened:
         chunk = opened.read(LONGEST_MARK)
-        # Bytes of UTF-16 are cut into lines once they are text.
+        # UTF-16 is decoded before it is split into lines.
         chunk += opened.readline() if encoding_of(chunk).startswith("utf-8") else opened.read()
         line_number = 1
         while chunk:

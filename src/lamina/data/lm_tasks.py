@@ -1,4 +1,4 @@
-"""lm-eval tasks: looked up by name or made from a file of questions, and read as samples.
+"""Finds lm-eval tasks by name, or makes them from a file of questions, and reads their samples.
 
 Prompts and encodings are lm-eval's own, so that a sweep scores exactly what a benchmark would.
 """
@@ -55,9 +55,9 @@ def load_task(
     trust_code: bool = False,
     fewshot_seed: int = FEWSHOT_SEED,
 ) -> TaskOrGroup:
-    """An lm-eval task or group that is ready to build requests.
+    """Load an lm-eval task or group that is ready to build requests.
 
-    choices: A .jsonl file with `query`, `choices` and `gold`, of which a task of that `name` is
+    choices: A .jsonl file with `query`, `choices` and `gold`, from which a task of that `name` is
         made.
     split: What the task is evaluated on, by default its own test split.
     trust_code: Whether Python that the task files of the project name may run.
@@ -84,12 +84,12 @@ def load_task(
 def _load(
     name: str, root: Path, num_fewshot: int | None, choices: str | None, trust_code: bool
 ) -> TaskOrGroup:
-    """A task or group as its files say, with messages for what lm-eval stops at."""
+    """A task or group as its files define it, with messages for what makes lm-eval stop."""
     fresh_modules: AbstractContextManager[None] = nullcontext()
     if trust_code:
         fresh_modules = task_groups.empty_cache(task_groups.MODULE_CACHE)
     try:
-        # Paths in task files count from the root, whatever the current folder is.
+        # Paths in task files are relative to the root, whatever the current folder is.
         with chdir(root), fresh_modules:
             if not choices:
                 return task_groups.find_task(name, task_files.find_task_folder(root), trust_code)
@@ -128,9 +128,10 @@ def _make_question_task(name: str, path: Path) -> ConfigurableTask:
     config = {
         "task": name,
         "test_split": "test",
-        "fewshot_split": "test",  # named, so that no question is among its own examples
+        "fewshot_split": "test",  # named, so that no question becomes its own example
         "output_type": "multiple_choice",
-        # Columns: with templates, lm-eval would take a question such as "12" for an index.
+        # Columns, not templates: with templates, lm-eval would take a question such as "12" for an
+        # index.
         "doc_to_text": "query",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
@@ -179,7 +180,7 @@ def _use_split(task: ConfigurableTask, split: str) -> None:
 
 
 def is_own(name: str, root: Path) -> bool:
-    """Whether a task is of the project's task files, so that its user can correct its data."""
+    """Whether a task comes from the project's task files, so that the user can correct its data."""
     return bool(task_files.list_reached_files(name, task_files.find_task_folder(root)))
 
 
@@ -196,7 +197,7 @@ def test_documents(
     limit: The first documents of each task; None takes all.
     own: Whether the task files are the user's (`lamina.data.answers.check_documents`).
 
-    Raises LaminaError if one of them has no answer that could be right.
+    Raises LaminaError if one of them has no possible right answer.
     """
     documents: list[tuple[str, list[str]]] = []
     for task in list_tasks(task_or_group):
@@ -246,7 +247,7 @@ def task_samples(
 def undecided_documents(task: ConfigurableTask, samples: Sequence[Sample]) -> list[str]:
     """Describe the documents of a task that no score decides, each with two of its choices.
 
-    samples: What `task_samples` made of the task.
+    samples: The samples of the task from `task_samples`.
     """
     doc_by_id = {request.doc_id: request.doc for request in task.instances}
     undecided: list[str] = []
@@ -293,7 +294,7 @@ def _choice_rows(task: ConfigurableTask, lm: EncodingLM, requests: Sequence[Inst
     """A row for each choice of a document."""
     rows: list[Row] = []
     choices = task.doc_to_choice(requests[0].doc)
-    # Tasks with mutual information ask for unconditional scores too; those follow the choices.
+    # Tasks with mutual information also request unconditional scores, which follow the choices.
     for request, choice in zip(requests, choices, strict=False):
         context, continuation = request.args
         rows.append(scored_row(lm, context, continuation, len(choice)))
@@ -312,13 +313,13 @@ def _answer_row(
     texts, context_ids, answer_ids = encode_pair(lm, context, answer)
     stops = (task.config.generation_kwargs or {}).get("until") or []
     stop_ids: list[int] = []
-    # In a chat template, a model ends its turn and writes no stop string.
+    # With a chat template, a model ends its turn and writes no stop string.
     if stops and not style.chat_template:
         _, _, stopped_ids = encode_pair(lm, context, answer + stops[0])
         if stopped_ids[: len(answer_ids)] == answer_ids:
             stop_ids = stopped_ids[len(answer_ids) :][:1]
     if not stop_ids:
         # There is no stop string, or the tokenizer drops it (a newline, for example), so the model
-        # stops by its end-of-text token.
+        # stops with its end-of-text token.
         stop_ids = [lm.eot_token_id]
     return fit_row(lm, (texts, context_ids, [*answer_ids, *stop_ids]), len(target))

@@ -1,12 +1,12 @@
-"""Which documents of a calibration are documents of a benchmark.
+"""Finds documents of a calibration that are documents of a benchmark.
 
-Documents are compared by their words (`words`). Two documents with equal words are the same.
+Documents are compared by their words (`split_words`). Two documents with equal words are the same.
 Otherwise runs of 13 words are compared, as is usual for contamination [GPT-3, arXiv 2005.14165,
 appendix C]: two documents are near duplicates if they share at least half of the runs of the
 shorter one. A single shared run may be a quotation, and is only counted.
 
-Some runs do not show where they come from and are left out: those with fewer than 9 different
-words, and those in more than 10 documents of one side, which are templates of prompts.
+Runs that do not identify their source are left out: those with fewer than 9 different words, and
+those in more than 10 documents of one side, which are prompt templates.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ Document = tuple[str, Sequence[int]]
 
 RUN_LENGTH = 13  # words
 FEWEST_DIFFERENT = 9  # words of a run
-MOST_DOCUMENTS = 10  # that share a run which is no template
-# The share of a calibration that may be near duplicates of test documents, or one: natural splits
-# hold a few.
+MOST_DOCUMENTS = 10  # that share a run which is not a template
+# The share of a calibration that may be near duplicates of test documents, at least one document:
+# natural splits hold a few.
 MAX_NEAR_SHARE = 0.01
 NEAR_SHARE = 0.5  # of the runs of the shorter document, which near duplicates have in common
 
-# Punctuation by its category in Unicode, but a word in formulas and code.
+# Punctuation by Unicode category, but words in formulas and code.
 _SIGNS = frozenset("#%&*/\\@()[]{}‰")
-# First and last characters of scripts that write no blanks between words.
+# First and last characters of scripts that do not separate words by spaces.
 _UNSPACED = (
     ("\u0e00", "\u0eff"),  # Thai, Lao
     ("\u0f00", "\u109f"),  # Tibetan, Myanmar
@@ -56,8 +56,8 @@ _UNSPACED = (
     ("\U0001b000", "\U0001b16f"),  # Kana
     ("\U00020000", "\U0003ffff"),  # Han
 )
-# A run is hashed as a sum of its words' codes, with a weight for each position: odd numbers that
-# begin no short cycle, modulo 2^64.
+# A run's hash is the sum of its words' codes, weighted by position, modulo 2^64. The weights are
+# odd numbers that start no short cycle.
 _POSITION_WEIGHTS = np.array(
     [pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN_LENGTH)], dtype=np.uint64
 )
@@ -86,12 +86,12 @@ class DocumentPairs(NamedTuple):
 def split_words(text: str) -> list[str]:
     """The words by which documents are compared.
 
-    They are in lower case, in the usual form of compatible characters such as full-width ones
-    (NFKC), and without marks that only punctuate, of any script. Signs such as + ( = are words,
-    since sums, formulas and code may differ by nothing else. In scripts that write no blanks
-    between words (Chinese, Japanese, Thai, Khmer, …) every character is a word.
+    They are in lower case, in NFKC form (which unifies full-width characters, for example), and
+    without punctuation of any script. Signs such as + ( = are words, because sums, formulas and
+    code may differ only in these. In scripts without spaces between words (Chinese, Japanese, Thai,
+    Khmer, …) every character is a word.
     """
-    # NFKC would make an accent of an acute that stands for an apostrophe.
+    # NFKC would turn an acute that stands for an apostrophe into an accent.
     normal = unicodedata.normalize("NFKC", text.replace("´", "'"))
     return normal.casefold().translate(_CHARACTER_TABLE).split()
 
@@ -108,14 +108,14 @@ def document_hash(text: str, choices: Sequence[str] = ()) -> str:
 
 
 def _normalise(text: str) -> str:
-    """A text as its words; a text of punctuation alone, as it is but for white space."""
+    """A text as its words; a text of only punctuation stays as it is, except for white space."""
     return " ".join(split_words(text)) or " ".join(text.split())
 
 
 def hash_word_runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     """Hashes (64 bits) of the runs of words in a document, sorted.
 
-    Of a question, those in the question followed by each of its choices.
+    For a question, these are the runs of the question followed by each of its choices.
     """
     hashes: set[int] = set()
     for ending in choices or ("",):
@@ -198,7 +198,7 @@ def find_shared_pairs(
 
 
 def _tabulate_runs(documents: Sequence[Document]) -> csr_array:
-    """Ones and zeros that say which document (row) has which run (column)."""
+    """Ones and zeros: whether a document (row) has a run (column)."""
     run_lists = [document_runs for _, document_runs in documents]
     row_ends = np.cumsum([0, *map(len, run_lists)])
     all_runs = list(chain.from_iterable(run_lists))
@@ -214,7 +214,7 @@ def _word_code(word: str) -> int:
 
 
 class _CharacterTable(dict[int, str]):
-    """What stands for a character, by its code point, before a text is split at blanks.
+    """The replacement of a character, by its code point, before a text is split at spaces.
 
     Entries are made when a character first occurs.
     """
@@ -225,7 +225,7 @@ class _CharacterTable(dict[int, str]):
 
 
 def _separate(character: str) -> str:
-    """A letter as it is, a word of one character in blanks, a blank for punctuation."""
+    """A letter as it is, a one-character word between spaces, a space for punctuation."""
     category = unicodedata.category(character)
     if category == "Cf" or unicodedata.name(character, "").startswith("VARIATION SELECTOR"):
         return ""  # invisible: soft hyphens, joiners, directions, the look of an emoji

@@ -1,4 +1,4 @@
-"""From a calibration's entry in the configuration to its samples."""
+"""Prepares a calibration's samples from its entry in the configuration."""
 
 import logging
 import random
@@ -55,9 +55,9 @@ def prepare_calibration(
 
     Documents that no score decides for this model are left out and counted (`n_undecided`).
 
-    manifest: That of the model.
+    manifest: The model's manifest.
     parts: The entries that a mixture is made of, by name.
-    written: By the name of a calibration, the file of what the model answers itself
+    written: By the name of a calibration, the file of the model's own answers
         (`lamina.evaluation.generation.own_answers`). A calibration without a file has the answers
         of the data.
 
@@ -93,7 +93,7 @@ def prepare_calibration(
 def _draw_from_source(
     name: str, entry: entries.Calibration, manifest: dict[str, Any], root: Path
 ) -> DrawnSamples:
-    """Samples of a calibration that is no mixture."""
+    """Samples of a calibration that is not a mixture."""
     tokenizer = load_tokenizer(manifest)
     # Without weights: enough for lm-eval to know its context length.
     model = load_skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
@@ -114,7 +114,7 @@ def _draw_from_source(
 def _select_own_answers(
     where: str, entry: entries.Calibration, own_answers: CalibrationSamples, vocabulary: int
 ) -> CalibrationSamples:
-    """What the model wrote itself; with `keep: right`, only its right answers."""
+    """The answers that the model wrote itself; with `keep: right`, only the right ones."""
     is_right = own_answers.facts["right"]
     keeps_all = getattr(entry, "keep", "all") == "all"
     kept = [
@@ -149,7 +149,7 @@ def _draw_from_parts(
     """Samples of a mixture."""
     sources: list[str] = []
     for part_name, part in prepared_parts.items():
-        # A file of questions is named by its entry.
+        # A file of questions is called by the name of its entry.
         is_file = isinstance(part_entries[part_name], entries.Choices)
         sources.append(part_name if is_file else part.facts["source"])
     n_undecided = sum(part.facts["n_undecided"] for part in prepared_parts.values())
@@ -221,9 +221,9 @@ def draw_tasks(
 ) -> Iterator[tuple[ConfigurableTask, list[Sample]]]:
     """The tasks of calibration `name` with the samples that are drawn from each; none for texts.
 
-    A task has the requests of its samples.
+    A task holds the requests of its samples.
 
-    Raises LaminaError if the model is to write the answers and the task has none to write.
+    Raises LaminaError if the model is to write the answers, but the task's are not generated.
     """
     if not isinstance(entry, entries.Task | entries.Tasks | entries.Choices):
         return
@@ -282,8 +282,8 @@ def text_samples(
 
     Documents of fewer than two tokens are left out, and their number is logged.
 
-    Raises LaminaError if a document holds a token that is not among the `vocabulary` of the model,
-    or none has two tokens.
+    Raises LaminaError if a document holds a token outside of the model's `vocabulary`, or no
+    document has two tokens.
     """
     samples: list[Sample] = []
     for number, text in enumerate(documents):
@@ -313,10 +313,10 @@ def window_samples(
     length: int,
     vocabulary: int | None = None,
 ) -> list[Sample]:
-    """The windows of `length` tokens of one text, without what does not fill the last one.
+    """The windows of `length` tokens of one text, without an incomplete last one.
 
-    Raises LaminaError if the text holds a token that is not among the `vocabulary` of the model, or
-    does not fill a window.
+    Raises LaminaError if the text holds a token outside of the model's `vocabulary`, or does not
+    fill a window.
     """
     token_ids = encode_document(tokenizer, text)
     check_ids(tokenizer, token_ids, vocabulary, "the joined text")
@@ -350,12 +350,12 @@ def mix_samples(
 ) -> list[Sample]:
     """Samples drawn from `parts` by seed, in the shares of the entry's weights.
 
-    They are as many as its `limit`, or as there are.
+    There are `limit` of them, or as many as the parts allow.
 
     Raises LaminaError if a part has fewer samples than its share.
     """
     weights = [entry.mixture[part_name] for part_name in parts]
-    # The samples that each part would be enough for; the part that is used up first limits them.
+    # The mixture size that each part would be enough for; the part that is used up first limits it.
     enough_for = {
         part_name: len(part.samples) * sum(weights) / entry.mixture[part_name]
         for part_name, part in parts.items()

@@ -1,7 +1,7 @@
-"""The prompts of lm-eval tasks, as lm-eval's command line makes them.
+"""Builds the prompts of lm-eval tasks, as lm-eval's command line does.
 
-Calibrations and benchmarks have the same prompts. Of the defaults of `lm_eval.simple_evaluate` and
-of its HFLM that decide a number, these are different here (theirs in brackets):
+Calibrations and benchmarks have the same prompts. Some defaults of `lm_eval.simple_evaluate` and of
+its HFLM affect the numbers. These are different here (theirs in brackets):
 
 - `num_fewshot` is 0 (as the task file says), and a number that is written holds for every task;
 - `apply_chat_template` is the `chat_template` of the model (False);
@@ -34,7 +34,7 @@ from lamina.options.calibrations import FEWSHOT_SEED
 
 @dataclass(frozen=True)
 class Style:
-    """How the prompts of a model are written."""
+    """How the prompts for a model are written."""
 
     chat_template: bool = False
     """Whether they go through the chat template of the tokenizer."""
@@ -47,7 +47,7 @@ class Style:
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Self:
-        """As the manifest of a model says."""
+        """The style that the manifest of a model states."""
         return cls(
             chat_template=manifest["chat_template"],
             turns=manifest["fewshot_as_turns"],
@@ -66,10 +66,10 @@ def build_requests(
     samples: Sequence[int] | None = None,
     limit: int | None = None,
 ) -> None:
-    """Make the requests of a task (`task.instances`).
+    """Build the requests of a task (`task.instances`).
 
-    They are those of the documents with the indices `samples`, of the first `limit` documents, or
-    of all.
+    They are for the documents with the indices `samples`, for the first `limit` documents, or for
+    all.
 
     Raises LaminaError if there are too few other documents for the examples, or one of them has no
     answer.
@@ -93,7 +93,7 @@ def build_requests(
 def answer_delimiter(task: ConfigurableTask, style: Style) -> str:
     """What stands between a prompt and its answer.
 
-    It is nothing after a chat template, unless the answer begins with a prefix of its own.
+    It is empty after a chat template, unless the answer begins with a prefix of its own.
     """
     prefix = task.config.gen_prefix
     has_open_prefix = bool(prefix) and prefix == prefix.rstrip()
@@ -105,8 +105,8 @@ def answer_delimiter(task: ConfigurableTask, style: Style) -> str:
 def seed_examples(task: ConfigurableTask, seed: int) -> None:
     """Draw the few-shot examples of a task by a seed.
 
-    A task that always takes its first examples, such as MMLU, has them shuffled by any seed but
-    that of the stock lm_eval command.
+    Some tasks, such as MMLU, always take their first examples. Any seed other than that of the
+    stock lm_eval command shuffles these.
     """
     if not task.config.num_fewshot:
         return
@@ -115,16 +115,16 @@ def seed_examples(task: ConfigurableTask, seed: int) -> None:
     if isinstance(sampler, FirstNSampler) and seed != FEWSHOT_SEED:
         pool = list(sampler.fewshot_docs())
         random.Random(seed).shuffle(pool)
-        sampler.fewshot_indices = None  # the pool has been taken by them already
+        sampler.fewshot_indices = None  # they have been applied to the pool already
         sampler.replace_df(pool)
 
 
 class ExampleSampler:
-    """Draws few-shot examples among which the question itself never is.
+    """Draws few-shot examples that never include the question itself.
 
-    lm-eval leaves the question out only where examples and questions come from one split of the
-    same name. Here it is left out whatever the splits are, and however often the data holds it. The
-    other examples stay those that lm-eval draws.
+    lm-eval leaves the question out only if examples and questions come from a split of the same
+    name. Here it is left out whatever the splits are, and however often the data holds it. The
+    other examples are those that lm-eval draws.
     """
 
     def __init__(self, task: ConfigurableTask) -> None:
@@ -135,7 +135,7 @@ class ExampleSampler:
         self._question: dict[str, Any] = {}  # which lm-eval does not always pass to its sampler
 
     def install(self) -> None:
-        """Draw the examples of the task from now on."""
+        """Make the task draw its examples from this sampler."""
         self.task.sampler.sample = self.draw
         self.task.fewshot_context = self.make_context
 
@@ -163,7 +163,7 @@ class ExampleSampler:
     def _add_examples(self, examples: list[dict[str, Any]], n: int, question_identity: str) -> None:
         """Add other examples until there are `n`.
 
-        Their order is decided by the question alone, so that the examples of the next question are
+        Their order depends on the question alone, so that the examples of the next question are
         still those of lm-eval.
         """
         order = list(range(len(self.pool)))
@@ -188,14 +188,14 @@ class ExampleSampler:
 
 
 def _identify_question(task: ConfigurableTask, doc: dict[str, Any]) -> str:
-    """What makes a document the same question as another: the words of question and choices."""
+    """The identity of a question: the words of question and choices."""
     question, choices = document_text(task, doc)
     has_choices = task.config.output_type == "multiple_choice"
     return document_hash(question, choices if has_choices else [])
 
 
 def _identify_example(task: ConfigurableTask, doc: dict[str, Any]) -> str:
-    """The same of an example, for which the task may have fields of its own."""
+    """The identity of an example, for which the task may use other fields."""
     fewshot = task.fewshot_cfg
     if task.multiple_input:
         question = str(task.doc_to_target(doc, fewshot.doc_to_target))
@@ -209,7 +209,7 @@ def _identify_example(task: ConfigurableTask, doc: dict[str, Any]) -> str:
 
 
 def _check_example(task: ConfigurableTask, doc: dict[str, Any]) -> None:
-    """Refuse an example whose answer is missing, or is no index of a choice, such as -1."""
+    """Refuse an example whose answer is missing, or is not the index of a choice, such as -1."""
     fewshot = task.fewshot_cfg
     answer = task.doc_to_target(doc, fewshot.doc_to_target)
     is_no_choice = False

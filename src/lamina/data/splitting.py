@@ -1,9 +1,9 @@
-"""The one way in which lamina splits samples into those that something is fitted on and the others.
+"""Splits samples into those that something is fitted on and those that are held out.
 
-It draws documents, never samples. A calibration may hold a document many times, and `data:` may add
-it once more, cut at another length. A fit on one copy has seen all copies. So two samples are one
-document if their token sequences (context and right answer) are equal, or if one begins with the
-other.
+All of lamina splits in this way. It draws documents, never samples. A calibration may hold a
+document many times, and `data:` may add it again, cut at another length. A fit on one copy has seen
+all copies. So two samples are one document if their token sequences (context and right answer) are
+equal, or if one begins with the other.
 """
 
 import random
@@ -33,7 +33,7 @@ def index_documents(sources: Sequence[Sequences]) -> list[list[int]]:
 
 
 def _shortest_prefixes(sources: Sequence[Sequences]) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """By sequence, the shortest of all sequences that it begins with, which may be itself."""
+    """For each sequence, the shortest of all sequences that it begins with, possibly itself."""
     different: set[tuple[int, ...]] = set()
     for sequences in sources:
         different.update(tuple(sequence) for sequence in sequences)
@@ -56,8 +56,8 @@ def split_documents(
 ) -> list[list[int]]:
     """The part, from 0, of every sample of every source. All copies of a document share one part.
 
-    sizes: Maps the number of documents of a source to the number for each part; these add up to the
-        former. If sources share documents, they are met as closely as possible.
+    sizes: Maps the number of documents of a source to the sizes of the parts, which add up to it.
+        If sources share documents, the sizes are met as closely as possible.
     seed: Seed of the draws. The draws from one source do not depend on the others if they share no
         documents.
     least: The least number of documents of every source, 2 or more.
@@ -68,7 +68,7 @@ def split_documents(
     """
     documents_by_source = index_documents(sources)
     part_by_document: dict[int, int] = {}
-    # The smallest source first, since its parts are the easiest to leave empty.
+    # The smallest source comes first, because its parts are the most likely to end up empty.
     for source in sorted(documents_by_source, key=lambda indices: len(set(indices))):
         different = list(dict.fromkeys(source))
         if len(different) < least:
@@ -99,9 +99,9 @@ def _assign_parts(
     seed: int,
     part_by_document: dict[int, int],
 ) -> None:
-    """Draw a part for those documents that have none yet.
+    """Draw a part for the documents that have none yet.
 
-    Each goes to the part that lacks the largest share of its size.
+    Each goes to the part that still lacks the largest share of its size.
     """
     n_lacking = list(part_sizes)
     new_documents: list[int] = []
@@ -126,8 +126,8 @@ def held_out(
 ) -> list[list[bool]]:
     """Whether each sample of each source is held out.
 
-    Held out is a `share` of the documents of each source, at least one, and never all. The other
-    arguments and the errors are those of `parts`.
+    A `share` of the documents of each source is held out: at least one, and never all. The other
+    arguments and the errors are those of `split_documents`.
     """
 
     def sizes(n_documents: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Task files of lm-eval as text: what they include, which data they read, which Python they run.
+"""Reads lm-eval task files as text: what they include, which data and which Python they use.
 
 This module neither imports lm-eval nor runs anything that a file names. `!function module.name` in
 a task file makes lm-eval import a module. Outside of lm-eval's own folder that is foreign code; it
@@ -44,7 +44,7 @@ class TaskFile(NamedTuple):
 def find_task_folder(root: str | Path) -> Path:
     """The task files of a project.
 
-    Those of lamina itself if another workflow uses it as a module and has none.
+    They are lamina's own if another workflow uses lamina as a module and has none.
     """
     project_folder = Path(root, "workflow/tasks")
     return project_folder if project_folder.exists() else paths.PROJECT / "workflow/tasks"
@@ -55,8 +55,8 @@ def read_task(path: Path, including: tuple[Path, ...] = ()) -> TaskFile:
 
     including: The files that lead to this one by their `include`.
 
-    Raises LaminaError if the file, or one that it includes, is missing or no mapping, or a function
-    has no name.
+    Raises LaminaError if the file, or one that it includes, is missing or not a mapping, or if a
+    function has no name.
     """
     if path.resolve() in including:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
@@ -93,7 +93,7 @@ def list_task_files(name: str, root: str | Path = ".") -> list[str]:
         listed += _list_data(task_file.keys, Path(root))
         for module in task_file.modules.values():
             if module is not None and not is_of_lm_eval(module):
-                # The module may import its neighbours.
+                # The module may import other modules of its folder.
                 listed += map(str, sorted(module.parent.glob("*.py")))
     return list(dict.fromkeys(listed))
 
@@ -155,9 +155,9 @@ def list_members(keys: Mapping[str, Any]) -> list[str]:
 
 
 def check_written(task: str, kind: object, where: str) -> None:
-    """Refuse a task whose answers are not written.
+    """Refuse a task whose answers are not generated.
 
-    where: The calibration that asks the model for answers of its own.
+    where: The calibration that asks the model for its own answers.
 
     Raises LaminaError if the task's output type, `kind`, is not generate_until.
     """
@@ -174,7 +174,7 @@ def check_questions(where: str, entry: Calibration, option: str) -> None:
     where: The calibration's key in the configuration.
     option: The key of a selector that asks for it, with its value.
 
-    Raises LaminaError if it is not of tasks, or holds the model's own answers.
+    Raises LaminaError if it does not consist of tasks, or holds the model's own answers.
     """
     if isinstance(entry, Task | Tasks) and not entry.own:
         return
@@ -191,7 +191,7 @@ def check_questions(where: str, entry: Calibration, option: str) -> None:
 def check_exact_match(
     where: str, task: str | None, kind: object, metric_names: Collection[str], option: str
 ) -> None:
-    """Refuse a task of which exact match does not judge written answers.
+    """Refuse a task that does not judge generated answers by exact match.
 
     where, option: As for `check_questions`.
 
@@ -212,9 +212,9 @@ def check_exact_match(
 
 
 def check_choices(task_paths: Iterable[Path]) -> None:
-    """Refuse task files of the user's whose choices include what YAML does not read as text.
+    """Refuse the user's task files if YAML does not read all of their choices as text.
 
-    Raises LaminaError, which names the file, the value and how to write it.
+    Raises LaminaError that names the file, the value and how to write it.
     """
     for path in task_paths:
         choices = read_task(path).keys.get("doc_to_choice")
@@ -239,7 +239,7 @@ def check_code(task_paths: Iterable[Path], where: str) -> None:
 
     where: The entry of the configuration that names the task.
 
-    Raises LaminaError, which names the file, the function and the key that allows it.
+    Raises LaminaError that names the file, the function and the key that allows it.
     """
     for path in task_paths:
         if is_of_lm_eval(path):
@@ -268,7 +268,7 @@ def names_of_lm_eval() -> frozenset[str]:
 def _files_of_lm_eval() -> Mapping[str, list[Path]]:
     """The task files of lm-eval by the words that stand for a task, a group or a tag in them.
 
-    The files are searched as text: to parse 14,000 of them takes longer than many a job.
+    The files are searched as text: parsing 14,000 of them would take longer than many a job.
     """
     files_by_word: dict[str, list[Path]] = {}
     for package_folder in _lm_eval_folders():
@@ -350,7 +350,7 @@ def _index_files(folder: Path) -> Mapping[str, list[TaskFile]]:
 
 
 def _list_data(keys: Mapping[str, Any], root: Path) -> list[str]:
-    """Local data files that a task reads, spelt as in the task; paths count from the root."""
+    """Local data files that a task reads, spelt as in the task; paths are relative to the root."""
     options = keys.get("dataset_kwargs")
     if not isinstance(options, dict):
         options = {}
@@ -368,7 +368,7 @@ def _list_data(keys: Mapping[str, Any], root: Path) -> list[str]:
 
 
 def _list_named_files(data_files: Any) -> list[str]:
-    """What `data_files` of `datasets` names: a file, a list of files, or these by split."""
+    """The files that `data_files` of `datasets` names: one file, a list, or either by split."""
     by_split = list(data_files.values()) if isinstance(data_files, dict) else [data_files]
     named: list[str] = []
     for split_files in by_split:

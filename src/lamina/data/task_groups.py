@@ -1,6 +1,6 @@
-"""lm-eval tasks by name, and groups of them such as MMLU.
+"""Finds lm-eval tasks by name, and groups of them such as MMLU.
 
-This module finds a task and checks what its files would run. `lm_tasks` turns it into samples.
+It also checks which Python their files would run. `lm_tasks` turns tasks into samples.
 """
 
 import difflib
@@ -32,7 +32,7 @@ TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
 FILE_BUILDERS = {"arrow", "csv", "json", "parquet", "text"}
 """Builders of `datasets` that read local files."""
 
-# Templates of a task file can read its documents, and nothing else of Python.
+# The sandbox lets templates of a task file read its documents, and no other Python objects.
 _sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 _sandbox.filters |= lm_eval.utils.env.filters
 lm_eval.utils.env = _sandbox
@@ -49,14 +49,14 @@ class CacheSetting(NamedTuple):
 # recognises modules by size and second.
 DATA_CACHE = CacheSetting(datasets.config, "HF_DATASETS_CACHE")
 MODULE_CACHE = CacheSetting(sys, "pycache_prefix")
-datasets.disable_caching()  # of the results of functions, which are recognised by their names
+datasets.disable_caching()  # of the results of functions, which it recognises by their names
 
 # Data sets map their files, so these folders are deleted when the process ends.
 _cache_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
 class DatasetTask(ConfigurableTask):
-    """A task on a data set that is in memory already."""
+    """A task on a data set that is already in memory."""
 
     def __init__(self, dataset: datasets.DatasetDict, config: dict[str, Any]) -> None:
         self._loaded_dataset = dataset
@@ -70,8 +70,8 @@ class DatasetTask(ConfigurableTask):
 def find_task(name: str, project_tasks: str | Path, trust_code: bool = False) -> TaskOrGroup:
     """The lm-eval task, group or tag of that name.
 
-    It is looked for among the task files of the project first, then among those of lm-eval. Python
-    that a file of the project names runs only with `trust_code`; lm-eval's own Python always runs.
+    The project's task files are searched first, then lm-eval's. Python that a file of the project
+    names runs only with `trust_code`; lm-eval's own Python always runs.
 
     A tag, and a group without an aggregation of its own, get the usual one of lm-eval: the mean
     over all documents, of every metric that all of their tasks have.
@@ -122,7 +122,7 @@ def advise_single_tasks(group: Group) -> str:
 def split_in_proportion(total: int, sizes: Sequence[float]) -> list[int]:
     """Whole numbers that add up to `total`, in proportion to `sizes`.
 
-    Those with the largest remainders are rounded up; among equal remainders, the first ones.
+    The numbers with the largest remainders are rounded up; among equal remainders, the first ones.
     """
     quotients = [divmod(total * size, sum(sizes)) for size in sizes]
     counts = [int(whole) for whole, _ in quotients]
@@ -147,7 +147,7 @@ def empty_cache(setting: CacheSetting) -> Iterator[None]:
 
 
 def _fresh_data(paths: Sequence[Path]) -> AbstractContextManager[None]:
-    """While open, local data is read anew if a task file of the user's names any."""
+    """While open, local data is read again if one of the user's task files names any."""
     own_paths = [path for path in paths if not task_files.is_of_lm_eval(path)]
     builders = {task_files.read_task(path).keys.get("dataset_path") for path in own_paths}
     return empty_cache(DATA_CACHE) if builders & FILE_BUILDERS else nullcontext()
@@ -156,8 +156,8 @@ def _fresh_data(paths: Sequence[Path]) -> AbstractContextManager[None]:
 def _index_tasks(name: str, project_tasks: str) -> TaskManager:
     """An index that holds `name`, and lm-eval's own tasks only if they are needed.
 
-    To index these takes seconds; they are not needed if the project's tasks hold all that `name`
-    stands for.
+    Indexing these takes seconds. They are not needed if the project's tasks hold everything that
+    `name` refers to.
     """
     manager = TaskManager(include_path=project_tasks, include_defaults=False)
     if not manager.task_index.keys() >= set(_reach_names(manager.task_index, name)):
@@ -195,7 +195,7 @@ def _reach_names(index: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _list_members(entry: Any) -> list[str]:
-    """What a group or tag of the index names, sorted; nothing for a task, or for None."""
+    """The members that a group or tag of the index names, sorted; empty for a task, or for None."""
     if entry is None:
         return []
     if entry.kind.name == "GROUP":
@@ -217,7 +217,7 @@ def _list_shared_metrics(tasks: Sequence[ConfigurableTask]) -> list[str]:
 def _check_metrics(path: Path, name: str) -> None:
     """Refuse metrics that lm-eval does not know.
 
-    It would run them as scripts of the hub or of this disk.
+    lm-eval would run them as scripts from the hub or from this disk.
     """
     if task_files.is_of_lm_eval(path):
         return

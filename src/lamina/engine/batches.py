@@ -1,8 +1,7 @@
-"""Sequences in padded batches of similar length, filled up to a budget of token positions.
+"""Padded batches of sequences of similar length, within a budget of token positions.
 
 A batch is halved if memory runs out. Work that is halved must leave nothing behind when it fails,
-so that nothing is measured twice: it may change sums and tables only when it has all the memory
-that it needs.
+or it would count twice. So it allocates all its memory before it changes sums or tables.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ TOKENS = 16384
 
 
 def by_length(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Groups of indices of similar length.
+    """Group the indices of sequences of similar length.
 
     The longest ones come first, so that a pass too large for memory fails at once. A group holds at
     most `token_budget` positions, padding included, and at least one index. Equal lengths keep
@@ -34,7 +33,7 @@ def by_length(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
 
 
 def logit_positions(vocabulary: int) -> int:
-    """How many positions' logits fit into `budgets.HOST_BYTES` in float32, at least one.
+    """The number of positions whose float32 logits fit into `budgets.HOST_BYTES`, at least one.
 
     Three such arrays are alive at once: these logits, their log-probabilities, and the logits of
     the batch before.
@@ -46,7 +45,7 @@ def logit_positions(vocabulary: int) -> int:
 def pad_sequences(
     sequences: Sequence[Sequence[int]], device: torch.device | str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids, zeros on the right, and the mask of real tokens, (lines, T) each, on `device`."""
+    """Token ids, zero-padded on the right, and the mask of real tokens, (lines, T), on `device`."""
     longest_length = max(map(len, sequences))
     rows = [[*sequence, *[0] * (longest_length - len(sequence))] for sequence in sequences]
     token_ids = torch.tensor(rows, device=device)
@@ -64,9 +63,9 @@ def run_in_halves(
 ) -> None:
     """Do `work` on a part; if memory runs out, do it on smaller and smaller parts.
 
-    cut_in_two: Cuts a part in two; gives nothing for one that cannot be cut.
+    cut_in_two: Splits a part in two; returns nothing for a part that cannot be split.
 
-    Raises torch.cuda.OutOfMemoryError if a part that cannot be cut does not fit.
+    Raises torch.cuda.OutOfMemoryError if a part that cannot be split does not fit.
     """
     try:
         work(part)
@@ -87,10 +86,10 @@ def shrink_to_memory(
     min_size: int = 1,
     undo_work: Callable[[], object] = lambda: None,
 ) -> tuple[Result, int]:
-    """The result of `work` for the first of size, size / 2, size / 4, … that fits, and that size.
+    """Try `work` at size, size / 2, size / 4, … until it fits; return its result and that size.
 
-    min_size: A size that is not halved any more.
-    undo_work: Takes back what a failed try has left behind; the work then starts anew.
+    min_size: A size up to this one is not halved.
+    undo_work: Removes what a failed attempt has left behind, before the next attempt.
 
     Raises torch.cuda.OutOfMemoryError if a size of at most `min_size` does not fit.
     """
@@ -106,7 +105,7 @@ def shrink_to_memory(
 
 
 def in_two(part: list[Part]) -> list[list[Part]]:
-    """Both halves of a list, in its order; empty for a list of a single entry."""
+    """The two halves of a list, in order; empty for a list of a single entry."""
     middle = len(part) // 2
     if not middle:
         return []
@@ -114,6 +113,6 @@ def in_two(part: list[Part]) -> list[list[Part]]:
 
 
 def reserve_sums(*shape: int, count: int, device: torch.device) -> None:
-    """Ask at once for the memory of `count` tensors in float64: it runs out here or not at all."""
+    """Allocate and free `count` float64 tensors, so that memory runs out here or not at all."""
     tensors = [torch.empty(shape, dtype=torch.float64, device=device) for _ in range(count)]
     del tensors

@@ -1,8 +1,8 @@
-"""Bytes that work may take in addition to process and weights.
+"""Memory limits of a job, in bytes, beyond its process and the weights.
 
-They do not depend on the number of sets, runs and texts, nor on the vocabulary: what is larger is
-done in turns, or waits in a file. Jobs ask for memory by these numbers before they start, so
-nothing here imports torch.
+The limits do not depend on the vocabulary or on the number of sets, runs and texts. What exceeds a
+limit is done in turns, or waits in a file. Memory is requested from these numbers before a job
+starts, so this module does not import torch.
 """
 
 HOST_BYTES = 2 << 30
@@ -16,14 +16,13 @@ SUM_BYTES = 2 << 30
 LEAST_RUNS = 8
 
 _DOUBLE_BYTES = 8
-_FIT_MATRICES = 6  # of C² numbers, which the fit of one run needs in addition to the sums
+_FIT_MATRICES = 6  # C × C matrices that the fit of one run needs in addition to the sums
 
 
 def sums_bytes(n_runs: int, n_starts: int, n_channels: int) -> int:
-    """Bytes of the sums for repairs of so many runs with so many different starts.
+    """Bytes of the sums for repairs of `n_runs` runs with `n_starts` different starts.
 
-    Both splits, the samples of the fit and the held-out ones, have C² numbers for each run and for
-    each start.
+    Each split, the fit samples and the held-out ones, has C² numbers per run and per start.
     """
     return 2 * (n_runs + n_starts) * n_channels**2 * _DOUBLE_BYTES
 
@@ -34,12 +33,12 @@ def sums_budget(n_channels: int) -> int:
 
 
 def fit_bytes(n_channels: int, n_runs: int) -> int:
-    """Bytes of the sums of so many runs in turns, and of the matrices of one fit."""
+    """Bytes of the sums of `n_runs` runs, collected in turns, and of the matrices of one fit."""
     sums = min(sums_bytes(n_runs, n_runs, n_channels), sums_budget(n_channels))
     return sums + _FIT_MATRICES * n_channels**2 * _DOUBLE_BYTES
 
 
 def repair_peak_bytes(n_channels: int) -> int:
-    """Bytes beyond those of a pass that applies repairs: for their fits and waiting patches."""
+    """Bytes that fitting repairs and waiting patches take beyond those of a pass."""
     many_runs = 1 + SUM_BYTES // sums_bytes(1, 1, n_channels)
     return fit_bytes(n_channels, many_runs + LEAST_RUNS) - HOST_BYTES + PATCH_BYTES

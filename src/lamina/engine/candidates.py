@@ -1,9 +1,9 @@
 """Candidates: models that are evaluated without building them, and the tree of their streams.
 
-Layer by layer, a candidate is a sequence of operations. An edit of layer l changes nothing before
-l, so streams start as one and split at the first layer where the operations of their candidates
-differ: the streams of a pass are a prefix tree. Nothing here computes with tensors or imports
-torch. A tree says what a pass will do, and so what it will cost.
+A candidate is a sequence of operations, one per layer. An edit of layer l changes nothing before l.
+So all streams start as one, and split at the first layer where the operations of their candidates
+differ: the streams of a pass form a prefix tree. A tree says what a pass will do, and so what it
+will cost. Nothing here computes with tensors or imports torch.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,9 +21,10 @@ CURRENT = "none"
 
 
 class Operation(NamedTuple):
-    """What a stream does at a depth.
+    """What happens to a stream at one depth.
 
-    Layers run again, then the stream is repaired, then it runs through a layer or skips it.
+    First layers may run again, then a patch repairs the stream, then it runs through a layer or
+    skips it.
     """
 
     step: Step
@@ -39,8 +40,8 @@ class Operation(NamedTuple):
 class Candidate:
     """The base model with `edits`, and with a patch at the boundary of each removed run.
 
-    Two candidates are equal if they have the same edits and hold the same patches; equal copies of
-    a patch are different patches.
+    Two candidates are equal if they have the same edits and the same patch objects. A copy of a
+    patch counts as another patch.
     """
 
     edits: frozenset[str] = frozenset()
@@ -49,18 +50,18 @@ class Candidate:
     """The boundary after which the stream is not needed (2: after layer 1); None to be scored."""
 
     def without(self, *units: str) -> "Candidate":
-        """This candidate with more units removed, or with other edits."""
+        """This candidate with additional edits, such as removed units."""
         return replace(self, edits=self.edits.union(units))
 
     def has_room_for(self, edit: str) -> bool:
-        """Whether an edit changes no layer that this candidate has changed."""
+        """Whether an edit changes only layers that this candidate leaves unchanged."""
         changed_layers = set(parse_edit(edit).layers)
         return all(changed_layers.isdisjoint(parse_edit(other).layers) for other in self.edits)
 
     def list_operations(self, depth: int, empty_is_identity: bool) -> list[Operation]:
-        """One operation for each layer, and a last one for what follows the last layer.
+        """One operation per layer, and one for the boundary after the last layer.
 
-        empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is
+        empty_is_identity: Whether a layer that has lost both sub-layers is the identity, and is
             skipped.
         """
         patches = {int(end): patch for (_, end), patch in self.patches.items()}
@@ -70,7 +71,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a unit does to the stream of a model: two streams that are compared after its layer."""
+    """What a unit does to a model's stream: two streams, compared after the unit's layer."""
 
     model: Candidate
     layer: int
@@ -81,12 +82,13 @@ class Observation:
 
 
 def observe_unit(model: Candidate, unit: str, is_parallel: bool) -> Observation:
-    """The streams that show what a unit does.
+    """The two streams that show what a unit does.
 
-    The contribution of a sub-layer is read off the stream without the other sub-layer.
+    Attention is observed in a layer without its MLP, a parallel MLP in a layer without its
+    attention. A sequential MLP is the step from the layer without it to the complete layer.
 
-    is_parallel: Whether both sub-layers read the layer's input; else the MLP reads the output of
-        attention.
+    is_parallel: Whether both sub-layers read the layer's input; otherwise the MLP reads the output
+        of attention.
     """
     layer, component = parse_unit(unit)
     complete = replace(model, until=layer + 1)
@@ -113,9 +115,9 @@ def plan_sweep(
     CURRENT.
 
     parallel_layers: Indices of the layers whose sub-layers both read the layer's input.
-    is_removing: Whether the units are removed, and not only observed.
+    is_removing: Whether to remove the units, too, instead of only observing them.
 
-    Raises LaminaError if one of `units` is no unit.
+    Raises LaminaError if one of `units` is not a unit.
     """
     candidates = {CURRENT: current}
     observations: dict[str, Observation] = {}
@@ -136,7 +138,7 @@ def carried_models(candidates: Iterable[Candidate], outputs: bool) -> list[Candi
 
 
 class Branch(NamedTuple):
-    """A stream at a layer: the number of the stream that it comes from, and what it does there."""
+    """A stream at a layer: the index of the stream that it comes from, and its operation."""
 
     source: int
     operation: Operation
@@ -177,12 +179,12 @@ class Tree:
 
     @property
     def width(self) -> int:
-        """The most streams that there are at a time."""
+        """The largest number of streams at a time."""
         return max(max(level.n_running, len(level.kept)) for level in self.levels)
 
     @property
     def layers(self) -> int:
-        """Layers run, over all streams: the cost of one token."""
+        """The number of layers that run, over all streams: the cost of one token."""
         steps = [branch.operation.step for level in self.levels for branch in level.branches]
         n_again = sum(len(step.again) * step.damping for step in steps)
         return n_again + sum(level.n_running for level in self.levels)
@@ -204,7 +206,7 @@ def grow_tree(
     depth: int,
     empty_is_identity: bool,
 ) -> Tree:
-    """The tree that takes candidates to the end, and makes the observations on the way.
+    """The tree that carries the candidates through all layers and makes the observations.
 
     empty_is_identity: See `Candidate.list_operations`.
     """
@@ -224,14 +226,14 @@ def grow_tree(
 
 
 class _Fork(NamedTuple):
-    """A branch, and the candidates whose stream it is."""
+    """A branch, and the candidates that share its stream."""
 
     branch: Branch
     members: list[Candidate]
 
 
 class _Trunk:
-    """A tree that grows layer by layer. `streams` are the candidates in each stream so far."""
+    """Grows a tree layer by layer. `streams` holds the candidates of each current stream."""
 
     def __init__(self, candidates: list[Candidate], depth: int, empty_is_identity: bool) -> None:
         self.streams = [candidates] if candidates else []
@@ -241,7 +243,7 @@ class _Trunk:
         }
 
     def grow_level(self, layer: int, observations: Sequence[Observation]) -> Level:
-        """Split the streams at a layer, and drop those that end with it."""
+        """Split the streams at a layer, and drop those that end after it."""
         forks, n_running = self._split_streams(layer)
         branch_of: dict[Candidate, int] = {}
         for branch_number, fork in enumerate(forks):
@@ -280,14 +282,13 @@ class _Trunk:
                 elif has_heir:
                     split_off.append(fork)
                 else:
-                    # The first branch that runs takes over the index of its stream, so that
-                    # nothing is copied without need.
+                    # The first branch that runs keeps the index of its stream, to avoid a copy.
                     running_forks.append(fork)
                     has_heir = True
 
         def sort_key(fork: _Fork) -> tuple[bool, str, int]:
-            # Streams that end with the layer come last, so that they can be cut off; those through
-            # the same module are neighbours.
+            # Streams that end after this layer come last, so that they can be cut off. Streams
+            # through the same module are neighbours.
             ends_here = all(candidate.until == layer + 1 for candidate in fork.members)
             visit = fork.branch.operation.step.visit
             assert visit is not None

@@ -1,4 +1,4 @@
-"""The distances between the residual streams at all layer boundaries, for table `activations`.
+"""Distances between the residual streams at all layer boundaries, for table `activations`.
 
 Only sums over tokens are kept; no activation outlives its batch.
 """
@@ -16,8 +16,8 @@ from lamina.errors import LaminaError
 from lamina.models import check
 from lamina.models.structure import layers_of, text_config
 
-CHUNK_NUMBERS = 1 << 21  # of the streams, converted to float32 at a time: 8 MiB
-PADDING_FINDING = "run beside a longer text"  # its name in the file of a model's check
+CHUNK_NUMBERS = 1 << 21  # stream values converted to float32 at a time: 8 MiB
+PADDING_FINDING = "run beside a longer text"  # its key in the file of a model's check
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -31,7 +31,7 @@ class ActivationRow(TypedDict):
     span: int  # layers up to the second boundary
     n_samples: int
     n_tokens: int
-    norm: NotRequired[float]  # of a token, mean; span 0 only, like the next one
+    norm: NotRequired[float]  # mean over tokens; span 0 only, like the next one
     channel_magnitude: NotRequired[list[float]]  # mean of each channel
     cosine: NotRequired[float]  # 1 - cos, mean over tokens, then samples
     cosine_stderr: NotRequired[float | None]
@@ -47,8 +47,8 @@ def capture_similarities(
 
     token_budget: The budget of a pass.
 
-    Raises LaminaError if the streams are not finite, if the model is not a causal one whose layers
-    can be cut, or if its numbers depend on what runs together with a sequence.
+    Raises LaminaError if the streams are not finite, if the model is not causal, if its layers
+    cannot be cut, or if its numbers depend on the other sequences of a batch.
     """
     short_sequence = check.shorten_sequence(sequences)
     longest_sequence = max(sequences, key=len)
@@ -74,7 +74,7 @@ def check_padding(
 ) -> None:
     """Refuse a model whose logits of a text change in a batch with a longer one.
 
-    Some rotations of positions depend on the longest text of a batch.
+    Some rotary embeddings depend on the longest text of a batch.
 
     Raises LaminaError, which says how far the logits move.
     """
@@ -119,9 +119,9 @@ class BoundaryDistances:
         self.magnitude = torch.zeros(n_boundaries, n_channels, dtype=torch.float64, device=device)
 
     def add_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
-        """Take in a batch, a chunk of tokens at a time.
+        """Add a batch, a chunk of tokens at a time.
 
-        So memory never holds the products of whole streams.
+        The products of whole streams would not fit into memory.
         """
         batch_sums = _BatchSums(batch.real, *self.magnitude.shape)
         chunk_tokens = max(1, CHUNK_NUMBERS // (len(streams) * self.magnitude.shape[1]))
@@ -143,7 +143,7 @@ class BoundaryDistances:
         self.norm[batch.samples] = batch_sums.norm.cpu()
 
     def rows(self, n_tokens: int) -> list[ActivationRow]:
-        """Rows of table `activations` from all samples, which have `n_tokens` together."""
+        """Rows of table `activations` over all samples, which have `n_tokens` tokens in total."""
         n_samples, n_boundaries = self.norm.shape
         rows: list[ActivationRow] = []
         for layer in range(n_boundaries):
@@ -204,7 +204,7 @@ class _BatchSums:
         line_numbers, token_indices: The line of each token, and its index there.
         """
         pairs = _compare_boundaries(vectors)
-        # Every token counts one over its line's length: sums are means over a line's tokens.
+        # Weights of 1 / length turn the sums of a line into means over its tokens.
         token_weights = (1 / (self.last_token + 1))[line_numbers].double()
         line_weights = token_weights * (line_numbers == self.line_numbers[:, None])
         self.cosine += torch.einsum("bn,nlm->blm", line_weights, 1 - pairs.similarity)

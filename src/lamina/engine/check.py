@@ -16,11 +16,11 @@ CHOICE_LENGTH = 4  # tokens of a choice
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Prove that the engine gives the model's own numbers, on texts and on choices with a context.
+    """Prove that the engine reproduces the model, on texts and on choices with a context.
 
-    Longer texts, and layers without a sub-layer, are proven by the jobs that need them.
+    Jobs that need longer texts, or layers without a sub-layer, prove those themselves.
 
-    Raises LaminaError if it does not.
+    Raises LaminaError if the engine's numbers differ from the model's.
     """
     text_lengths = (SHORT_LENGTH, _longest_text(model))
     texts = [_make_text(model, index, length) for index, length in enumerate(text_lengths)]
@@ -34,7 +34,7 @@ def check_model(model: PreTrainedModel) -> None:
 
 
 def _longest_text(model: PreTrainedModel) -> int:
-    """LENGTH, or the positions of the model if they are fewer."""
+    """LENGTH, or the model's number of positions if that is smaller."""
     n_positions = getattr(text_config(model), "max_position_embeddings", None)
     if isinstance(n_positions, int) and n_positions > 0:
         return min(LENGTH, n_positions)
@@ -42,22 +42,22 @@ def _longest_text(model: PreTrainedModel) -> int:
 
 
 def _make_text(model: PreTrainedModel, index: int, length: int) -> Sample:
-    """A text of a length."""
+    """A text of `length` tokens."""
     return Sample(index, "text", 0, _make_rows(model, [length]), str(index))
 
 
 def _make_question(model: PreTrainedModel, index: int, length: int) -> Sample:
-    """Two choices of different lengths, the longest row having a length."""
+    """Two choices of different lengths; the longer row has `length` tokens."""
     rows = _make_rows(model, [length, length - 1])
     return Sample(index, "choices", 0, rows, str(index))
 
 
 def _make_rows(model: PreTrainedModel, lengths: Sequence[int]) -> tuple[Row, ...]:
-    """Rows of these lengths with one context; their continuations differ."""
+    """Rows of these lengths that share a context and differ in their continuations."""
     token_ids = probe_sequence(model)
     n_ids = len(token_ids)
     n_context = max(lengths) - CHOICE_LENGTH
-    # After each round, one token is left out, so that the text does not repeat itself.
+    # Each cycle through the ids skips one of them, so that the text does not repeat itself.
     context = tuple(token_ids[(index + index // n_ids) % n_ids] for index in range(n_context))
     rows: list[Row] = []
     for shift, length in enumerate(lengths):

@@ -1,11 +1,11 @@
-"""Memory that a stage needs in addition to process and weights, in bytes.
+"""Predicts the memory that a stage needs beyond the process and the weights, in bytes.
 
-It is predicted from shapes and the budget of tokens. Each function counts what is in memory at the
-same time where its stage needs most. `make plan` prints it, and `tokens: auto` is the largest
-budget whose prediction fits.
+The prediction depends on shapes and on the token budget. Each function counts what is in memory at
+the peak of its stage. `make plan` prints the predictions, and `tokens: auto` is the largest budget
+whose prediction fits.
 
-In all functions, `token_budget` is that of a pass, in token positions, `line_length` the tokens of
-a line, and `n_lines` how many lines there are.
+In all functions, `token_budget` is the budget of a pass in token positions, `line_length` the
+number of tokens of a line, and `n_lines` the number of lines.
 """
 
 from collections.abc import Callable, Collection
@@ -21,14 +21,14 @@ from lamina.models.sizes import count_cached_numbers
 FLOAT = 4
 DOUBLE = 8
 LEAST_BUDGET = 64  # tokens
-# Numbers that consumers of streams and of logits convert to another type at a time.
+# Values of streams and of logits that consumers convert to another dtype at a time.
 _STREAM_CHUNK = 1 << 21
 _LOGIT_CHUNK = 1 << 23
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model that decide the memory of a pass."""
+    """The sizes of a model that determine the memory of a pass."""
 
     layers: int
     """L"""
@@ -47,7 +47,7 @@ class Shape:
     def of(cls, config: Any, size: int) -> "Shape":
         """The shape of a transformers configuration.
 
-        An MLP of unknown width is taken to be 4 C wide. If a width differs from layer to layer, the
+        An MLP of unknown width is assumed to be 4 C wide. If a width differs between layers, the
         largest counts.
         """
         text = config.get_text_config(decoder=True)
@@ -57,16 +57,16 @@ class Shape:
         return cls(text.num_hidden_layers, channels, inner, text.vocab_size, size, cached)
 
     def passing(self, line_length: int) -> int:
-        """Bytes of a position on its way through the layers, in a line of so many tokens.
+        """Bytes of a position that runs through a layer, in a line of `line_length` tokens.
 
-        The MLP needs most: what entered the layer, the stream after its attention, the norm's
-        output and its own, and three inner activations; and the line's row of the mask, as truth
-        values and as numbers.
+        The peak is in the MLP. It holds the layer's input, the stream after attention, the outputs
+        of the norm and of the MLP, three inner activations, and the position's row of the attention
+        mask, boolean and additive.
         """
         return self.size * (4 * self.channels + 3 * self.inner + line_length) + line_length
 
     def stream(self) -> int:
-        """Bytes of a position that is kept."""
+        """Bytes of a position of a stream that is kept."""
         return self.channels * self.size
 
 
@@ -95,14 +95,14 @@ def sweep_bytes(
     n_scored: int,
     n_streams: int,
 ) -> int:
-    """Bytes of a pass of the engine over some lines.
+    """Bytes of the largest pass of a sweep.
 
-    The pass carries the current model, and all but one of the streams fork off it. The widest pass
-    need not be that of the longest line: a shorter line may carry more streams.
+    Each pass carries the current model, from which all other streams fork. The largest pass need
+    not be that of the longest line: a shorter line may carry more streams.
 
     lengths: Lengths of the lines.
-    n_scored: The most positions of a line whose logits are needed.
-    n_streams: Streams of the whole sweep.
+    n_scored: The largest number of scored positions of a line.
+    n_streams: The number of streams of the whole sweep.
     """
     needed = [
         _pass_bytes(shape, token_budget, length, n_lines, min(n_scored, length), n_streams)
@@ -116,18 +116,18 @@ def _pass_bytes(
 ) -> float:
     """Bytes of a pass as `Session.measure` fills it.
 
-    It has at least one line, and more while all streams have room. The number of lines is a
+    It has at least one line, and more as long as all streams fit. The number of lines may be a
     fraction, because short lines fill the rest of the budget after long ones.
     """
     cost = line_length + n_scored * shape.vocabulary / (4 * shape.channels)
     n_together = min(n_lines, max(1, token_budget / n_streams / cost))
-    # The groups are as even as `group_candidates` makes them, with the current model in each.
+    # As in `group_candidates`, groups are as even as possible and each carries the current model.
     max_forks = max(1, int(token_budget / (line_length * n_together)) - 1)
     n_forks = n_streams - 1
     n_groups = max(1, -(-n_forks // max_forks))
     n_carried = 1 + -(-n_forks // n_groups)
 
-    # In each layer at least one of n streams does not run: the one whose layer is removed there.
+    # In each layer at least one of n streams does not run: the one without that layer.
     running_bytes = max(1, n_carried - 1) * shape.passing(line_length)
     layer_bytes = line_length * (running_bytes + n_carried * shape.stream())
     logit_bytes = _logit_bytes(shape, n_together * n_scored, n_carried, n_streams)
@@ -142,16 +142,16 @@ def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: in
     n_streams: Streams of all passes; a single one is not compared with another.
     """
     stream_logits = n_positions * shape.vocabulary
-    # Of a large vocabulary some positions at a time, from what the head is given.
+    # With a large vocabulary, only some positions have logits at a time. The head's input is kept.
     all_logits = stream_logits * n_carried
     held_logits = min(all_logits, max(LOGIT_NUMBERS, shape.vocabulary * n_carried))
     head_input = 0.0
     if held_logits < all_logits:
         head_input = n_positions * n_carried * shape.stream()
 
-    # Streams are read one after the other, some positions at a time: in float32, with their
-    # exponentials, and for their distance from the base with those of both, their mean, and the
-    # result of one more operation.
+    # Streams are read one by one, some positions at a time. Reading a stream takes its
+    # probabilities. A comparison with the base takes those of both, their mean and a buffer for
+    # products. Narrower logits are copied to float32 first.
     is_compared = n_streams > 1
     n_arrays = 4 if is_compared else 1
     if shape.size < FLOAT:
@@ -163,13 +163,14 @@ def _logit_bytes(shape: Shape, n_positions: float, n_carried: int, n_streams: in
 def moment_bytes(
     shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int
 ) -> int:
-    """Bytes of sums for patches.
+    """Bytes of collecting the sums for patches.
 
-    Four matrices for each run of a turn, and two streams of a batch in float64.
+    Four C × C matrices per run of a turn, the streams of a batch, and three vectors per token in
+    float64.
     """
     run_bytes = budgets.sums_bytes(1, 1, shape.channels)
     n_runs_together = min(n_runs, max(1, budgets.sums_budget(shape.channels) // run_bytes))
-    # Runs share boundaries: there is one before every layer, within it, and after the last.
+    # Runs share boundaries: one before each layer, one within it, and one after the last layer.
     n_boundaries = min(2 * n_runs_together, 2 * shape.layers + 1)
     budget = count_positions(min(token_budget, BATCH // shape.channels), n_boundaries)
     n_positions = _batch_positions(budget, line_length, n_lines)
@@ -181,9 +182,9 @@ def moment_bytes(
 def fit_peak_bytes(
     shape: Shape, token_budget: int, line_length: int, n_lines: int, n_runs: int = 1
 ) -> int:
-    """Bytes of patches with their second pass.
+    """Bytes of fitting patches: the larger of its two phases.
 
-    First the sums, then the matrices of one decomposition together with the other sums.
+    The first collects the sums. The second needs the matrices of one fit together with the sums.
     """
     return max(
         moment_bytes(shape, token_budget, line_length, n_lines, n_runs),
@@ -192,7 +193,7 @@ def fit_peak_bytes(
 
 
 def waiting_patch_bytes(shape: Shape, n_patches: int) -> int:
-    """Bytes of patches that wait for their passes in a search; what is more waits in a file."""
+    """Bytes of patches that wait in memory for their passes in a search; others wait in a file."""
     return min(budgets.PATCH_BYTES, n_patches * shape.channels**2 * FLOAT)
 
 
@@ -208,7 +209,7 @@ def healing_bytes(
 
     n_layers: Layers of the model that is trained.
     n_lines: Lines of a step.
-    max_bytes: Most bytes of the parts in which a step runs, unless a single line needs more.
+    max_bytes: The limit of a micro-batch of the step; a single line may exceed it.
     """
     position_bytes = trained_position_bytes(shape, n_layers, is_distilled)
     max_positions = int(min(max_bytes // position_bytes, line_length * n_lines))
@@ -220,28 +221,28 @@ def healing_bytes(
 
 
 def trained_position_bytes(shape: Shape, n_layers: int, is_distilled: bool) -> float:
-    """Bytes of a trained position: what the backward pass of the layers needs, and the logits."""
+    """Bytes of a position in training: the activations for the backward pass, and the logits."""
     layer_numbers = n_layers * (5.25 * shape.inner + 8.6 * shape.channels)
     n_logits = 4 if is_distilled else 3
-    # Norms and losses keep float32 in addition to narrower weights: in bfloat16 a step needs three
+    # Norms and losses stay in float32 when weights are narrower: a bfloat16 step needs three
     # quarters of this.
     return max(shape.size, FLOAT) * (layer_numbers + n_logits * shape.vocabulary)
 
 
 def optimizer_bytes(size: int) -> float:
-    """Bytes in addition to a trained number of `size` bytes.
+    """Bytes of training state for a parameter of `size` bytes.
 
-    Its gradient and Adam's two moments in float32, a copy of its best value, and a float32 copy for
-    the steps if the number is narrower.
+    The gradient and Adam's two moments in float32, a copy of the best value, and a float32 master
+    copy if the parameter is narrower.
     """
     master = FLOAT if size < FLOAT else 0
     return 3 * FLOAT + size + master
 
 
 def full_training_bytes(n_parameters: int, size: int) -> float:
-    """Bytes of all weights of a model, `size` bytes each, and of what their steps keep.
+    """Bytes of a model's weights, `size` bytes each, and of their training state.
 
-    They are not shared with the base model.
+    The weights are not shared with the base model.
     """
     return n_parameters * (size + optimizer_bytes(size))
 
@@ -249,7 +250,7 @@ def full_training_bytes(n_parameters: int, size: int) -> float:
 def benchmark_bytes(shape: Shape, line_length: int, n_lines: int, n_total: int) -> int:
     """Bytes of the log-likelihoods of `n_lines` lines at a time, out of `n_total`.
 
-    Logits, log-probabilities, and those of the last batch.
+    Logits, log-probabilities, and the logits of the batch before if there is one.
     """
     n_arrays = 3 if n_lines < n_total else 2
     logits = n_arrays * shape.vocabulary * shape.size
@@ -262,11 +263,11 @@ def cache_bytes(shape: Shape, line_length: int, n_lines: int) -> int:
 
 
 def writing_bytes(shape: Shape, prompt_length: int, answer_length: int, n_texts: int) -> int:
-    """Bytes of writing answers to `n_texts` prompts at a time, with a cache.
+    """Bytes of generating answers to `n_texts` prompts at a time, with a KV cache.
 
-    Each step copies the cache of one layer after the other into a longer one. The prompts pass
-    through the layers before; then each step has the logits of one position, also in float32, with
-    their scores.
+    The peak is either the prefill of the prompts or a decoding step. A decoding step copies the
+    cache into a longer one, layer by layer. It holds the logits of one position, their float32 copy
+    and their scores.
     """
     cache = cache_bytes(shape, prompt_length + answer_length, n_texts)
     reading = n_texts * prompt_length * shape.passing(prompt_length)
@@ -275,7 +276,7 @@ def writing_bytes(shape: Shape, prompt_length: int, answer_length: int, n_texts:
 
 
 def _largest(config: Any, name: str) -> int:
-    """The largest value under a name in a configuration, or those of its layers; 0 if none."""
+    """The largest value of `name` in a configuration or in those of its layers; 0 if none."""
     is_heterogeneous = getattr(config, "is_heterogeneous", False)
     config_holders = config.per_layer_config if is_heterogeneous else [config]
     layer_values = [0]
@@ -291,7 +292,7 @@ def _batch_positions(budget: int, line_length: int, n_lines: int) -> int:
 
 
 def largest_token_budget(available_bytes: int, predict_bytes: Callable[[int], int]) -> int:
-    """The most tokens whose prediction is within `available_bytes`, at least LEAST_BUDGET."""
+    """The largest token budget whose prediction fits `available_bytes`, at least LEAST_BUDGET."""
     max_tokens = LEAST_BUDGET
     while predict_bytes(2 * max_tokens) <= available_bytes:
         max_tokens *= 2

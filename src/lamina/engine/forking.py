@@ -1,9 +1,9 @@
 """One forward pass that carries all streams of a tree of candidates.
 
-Streams lie one after another along the batch dimension, `lines` rows each. A wrapper around every
-decoder layer does at its layer what the tree says, for any family: it repeats what the layer is
-given for each stream, supplies the attention mask itself and forwards everything else, so that no
-family's forward is written again here.
+Streams are stacked along the batch dimension, `lines` rows each. A wrapper around every decoder
+layer executes one level of the tree. It repeats the layer's arguments for each stream, supplies the
+attention mask and forwards everything else. So it works for any family without a copy of the
+family's forward.
 """
 
 import inspect
@@ -35,11 +35,11 @@ Location = tuple[Any, ...]
 
 
 def observe_nothing(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
-    """For passes without observations."""
+    """The observer of a pass without observations."""
 
 
 def pass_on(hidden: torch.Tensor) -> torch.Tensor:
-    """Outside a pass, the head gets its input unchanged."""
+    """Return the head's input unchanged, as needed outside a pass."""
     return hidden
 
 
@@ -74,7 +74,7 @@ class PassState:
         return len(self.batch.lines)
 
     def run(self, visits: Sequence[Visit], hidden: torch.Tensor) -> torch.Tensor:
-        """The output of one layer for one stream of each visit, (visits · lines, T, C)."""
+        """The output of one layer for one stream per visit, (visits · lines, T, C)."""
         return self.layers[visits[0].layer].run_visits(self, visits, hidden)
 
     def rows(self, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
@@ -84,8 +84,8 @@ class PassState:
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive attention mask of a layer, (lines, 1, T, T).
 
-        It is 0 where a token may look, else the least number of the dtype. None where the mask
-        would only be causal.
+        It is 0 where a token may attend, else the lowest value of the dtype. None if a plain causal
+        mask is enough.
         """
         n_tokens = self.batch.token_ids.shape[1]
         sees_all = window is None or window >= n_tokens
@@ -99,7 +99,7 @@ class PassState:
 
 
 class _Stream(NamedTuple):
-    """A stream: its number in a tensor (streams · lines, T, C), and a patch that it still needs."""
+    """A stream: its index in a tensor (streams · lines, T, C), and a patch not yet applied."""
 
     tensor: torch.Tensor
     number: int
@@ -109,7 +109,7 @@ class _Stream(NamedTuple):
 class ForkingLayer(nn.Module):
     """Replaces a decoder layer: splits, runs, repairs and ends streams as the tree of a pass says.
 
-    Outside a pass it runs the layer, and learns what the layer is given and what it returns.
+    Outside a pass it runs the layer, and records the sizes of its arguments and its output format.
     """
 
     def __init__(self, layer: nn.Module, index: int) -> None:
@@ -119,12 +119,12 @@ class ForkingLayer(nn.Module):
         self.wrapped_device = place_of(layer)
         self.sublayers = sublayers_of(layer)
         # Layers of other models, by model, that streams may run through instead. A plain dict, so
-        # that they are no part of the model.
+        # that they do not become submodules.
         self.donors: dict[str, nn.Module] = {}
         self.pass_state: PassState | None = None
-        # How many values the layer returns; 0 for the stream alone.
+        # How many values the layer returns as a tuple; 0 if it returns the stream alone.
         self._n_returned = 0
-        # The first size of each tensor that the layer was given, in batches of different sizes.
+        # The first dimension of each tensor argument, in batches of different sizes.
         self._first_sizes: dict[Location, list[int]] = {}
         arguments = list(inspect.signature(layer.forward).parameters)
         self._stream_name = arguments[0]
@@ -139,11 +139,11 @@ class ForkingLayer(nn.Module):
             return getattr(super().__getattr__("layer"), name)
 
     def forget_arguments(self) -> None:
-        """Forget which sizes the arguments of the layer had."""
+        """Forget the recorded sizes of the layer's arguments."""
         self._first_sizes.clear()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """(streams · lines, T, C) to the streams that leave the layer, in its form of output."""
+        """(streams · lines, T, C) to the streams that leave the layer, in its output format."""
         if self.pass_state is None:
             return self._run_plainly(args, kwargs)
         hidden = args[0] if args else kwargs.pop(self._stream_name)
@@ -166,8 +166,8 @@ class ForkingLayer(nn.Module):
     def _run_levels(self, state: PassState, hidden: torch.Tensor) -> torch.Tensor:
         """Take the streams through the layer's level of the tree; the last layer ends the pass.
 
-        A layer that runs before its own depth needs arguments that the model has not given yet. The
-        last layer, which has them all, then takes the streams through all levels.
+        A layer that runs before its own depth needs arguments that the model has not passed yet. In
+        such a tree the last layer, which has them all, takes the streams through all levels.
         """
         levels = state.tree.levels
         is_last = self.wrapped_index == len(levels) - 2
@@ -189,7 +189,7 @@ class ForkingLayer(nn.Module):
         return hidden
 
     def _run_level(self, state: PassState, level: Level, hidden: torch.Tensor) -> torch.Tensor:
-        """The streams that are needed after a level, from those before it."""
+        """The streams that are kept after a level, computed from those before it."""
         streams_before = [self._run_again(state, hidden, branch) for branch in level.branches]
         entering = self._join(state, streams_before[: level.n_running], hidden)
         output = self._run_branches(state, level, entering)
@@ -222,7 +222,7 @@ class ForkingLayer(nn.Module):
         streams_after: Sequence[_Stream],
         hidden: torch.Tensor,
     ) -> None:
-        """Hand out the two streams of an observation."""
+        """Pass the two streams of an observation to the observer."""
         unit_input = streams_after[view.before]
         if view.reads_input and view.before < level.n_running:
             unit_input = _Stream(entering, view.before)
@@ -233,7 +233,7 @@ class ForkingLayer(nn.Module):
     def _run_branches(self, state: PassState, level: Level, entering: torch.Tensor) -> torch.Tensor:
         """The output (running · lines, T, C) of the branches that run.
 
-        Those through the same module are neighbours.
+        Branches through the same module are neighbours, so they run as one batch.
         """
         outputs: list[torch.Tensor] = []
         start = 0
@@ -251,7 +251,7 @@ class ForkingLayer(nn.Module):
     def _join(
         self, state: PassState, streams: Sequence[_Stream], like: torch.Tensor
     ) -> torch.Tensor:
-        """Streams one after another; a view if they already lie in this order."""
+        """Concatenate streams; a view if they already lie in this order."""
         parts: list[torch.Tensor] = []
         start = 0
         while start < len(streams):
@@ -276,7 +276,7 @@ class ForkingLayer(nn.Module):
     def run_visits(
         self, state: PassState, visits: Sequence[Visit], hidden: torch.Tensor
     ) -> torch.Tensor:
-        """The output of the layer, or of one donor, for one stream of each visit.
+        """The output of the layer, or of one donor, for one stream per visit.
 
         Sub-layers that a visit lacks add nothing to its stream.
         """
@@ -323,7 +323,7 @@ def _follows(first: _Stream, second: _Stream) -> bool:
 
 
 class _StreamArguments:
-    """Repeats what a layer is given for the streams that run through it."""
+    """Repeats the arguments of a layer for the streams that run through it."""
 
     def __init__(
         self, state: PassState, n_streams: int, first_sizes: dict[Location, list[int]]
@@ -333,16 +333,16 @@ class _StreamArguments:
         self.first_sizes = first_sizes
 
     def repeat(self, value: torch.Tensor, location: Location) -> torch.Tensor:
-        """One copy per stream of a tensor that has a part for each line."""
-        # A tensor of the same size for every batch has no part for a line, although its size may be
-        # a multiple.
+        """Repeat a tensor for each stream if it has rows for each line."""
+        # A tensor with the same size in every batch has no rows for a line, even if its size
+        # happens to be a multiple of the number of lines.
         has_fixed_size = len(set(self.first_sizes.get(location, ()))) == 1
         if has_fixed_size or value.shape[0] % self.state.n_lines:
             return value
         if self.state.n_copies > 1:
             return value[: value.shape[0] // self.state.n_copies * self.n_streams]
-        # One line broadcasts by itself, so a long mask is not copied. ALiBi's biases do not, as
-        # they are reshaped.
+        # A single line broadcasts, so a long mask is not copied. ALiBi biases do not broadcast,
+        # because the model reshapes them.
         broadcasts = value.shape[0] == 1 and self.state.windows is not None
         if self.n_streams == 1 or broadcasts:
             return value
@@ -365,7 +365,7 @@ def _map_tensors(
 
 
 def _repeat_rows(value: torch.Tensor, n_copies: int) -> torch.Tensor:
-    """All rows of a tensor, again and again."""
+    """The rows of a tensor, `n_copies` times."""
     return value.repeat(n_copies, *[1] * (value.ndim - 1))
 
 
@@ -374,7 +374,7 @@ def silence_sublayer(
 ) -> Callable[..., Any]:
     """A hook that removes a sub-layer's contribution from some of the streams in its output.
 
-    Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual
+    If the sub-layer adds the residual itself (BLOOM passes it as an argument), the residual
     remains.
     """
 
@@ -395,9 +395,9 @@ def silence_sublayer(
 
 
 class SelectingHead(nn.Module):
-    """Replaces the output embedding, to multiply only some positions by the vocabulary matrix.
+    """Replaces the LM head, so that only some positions are multiplied by its matrix.
 
-    The model's own soft-capping and logit scale follow as ever.
+    The model still applies its own soft-capping and logit scale.
     """
 
     def __init__(self, head: nn.Module) -> None:
@@ -461,13 +461,13 @@ def _install(model: PreTrainedModel, modules: Sequence[nn.Module], head: nn.Modu
 def find_parallel_layers(layers: Iterable[nn.Module]) -> list[int]:
     """Indices of the layers whose attention and MLP read the same input.
 
-    GPT-NeoX and Falcon decide it by an option of the model.
+    In GPT-NeoX and Falcon, an option of the configuration decides this.
     """
     return [index for index, layer in enumerate(layers) if _is_parallel(layer)]
 
 
 def _is_parallel(layer: nn.Module) -> bool:
-    """What a layer or its configuration says, under the first name that is known."""
+    """The first known option that a layer or its configuration has; False if it has none."""
     for option in ("use_parallel_residual", "parallel_attn"):
         for holder in (layer, getattr(layer, "config", None)):
             value = getattr(holder, option, None)
@@ -479,9 +479,9 @@ def _is_parallel(layer: nn.Module) -> bool:
 def attention_windows(model: PreTrainedModel) -> list[int | None] | None:
     """How far back each layer's attention looks, in positions; None for all the way.
 
-    None instead of the list where a mask of our own cannot say what the layers see: mixers other
-    than full and sliding attention (linear, state-space, convolutional, chunked, indexed), or
-    ALiBi, whose bias counts tokens of the row, which packing would change.
+    None instead of the list if our own mask cannot express what the layers see. This holds for
+    mixers other than full and sliding attention (linear, state-space, convolutional, chunked,
+    indexed), and for ALiBi: its bias counts tokens of the row, which packing would change.
     """
     config = text_config(model)
     family = FAMILIES.get(config.model_type)
@@ -499,5 +499,5 @@ def attention_windows(model: PreTrainedModel) -> list[int | None] | None:
 
 
 def causal_alone(model: PreTrainedModel) -> bool:
-    """Whether the model's attention is causal without a mask: SDPA is told so, eager is not."""
+    """Whether attention without a mask is causal: SDPA sets a flag for it, eager does not."""
     return getattr(text_config(model), "_attn_implementation", None) == "sdpa"

@@ -1,4 +1,4 @@
-"""What `tokens: auto` means in a job: the largest budget whose predicted memory is free."""
+"""Resolves `tokens: auto` in a job: the largest budget whose predicted memory is free."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def choose_token_budget(
     """The budget of a pass in token positions.
 
     requested_budget: The budget, or `auto`.
-    max_streams: The most streams that a pass of the engine carries; None for a pass that keeps the
+    max_streams: The largest number of streams that a pass carries; None for a pass that keeps the
         streams at all boundaries.
     """
     if requested_budget != "auto":
@@ -36,8 +36,7 @@ def choose_token_budget(
     n_scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
     def predict_bytes(token_budget: int) -> int:
-        # As many lines as the budget holds, even if there are fewer: the budget must not follow
-        # their number.
+        # Assume as many lines as the budget holds: the budget must not depend on their number.
         n_lines = max(len(lines), token_budget)
         if max_streams is None:
             return footprint.capture_bytes(shape, token_budget, max(line_lengths), n_lines)

@@ -64,7 +64,7 @@ class Moments:
         )
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
-        """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
+        """Moments of the rows minus x (C,) and d (C,), which need not be their own means."""
         centred_xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x)
         centred_xx = centred_xx + self.weight * torch.outer(x, x)
         centred_xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d)
@@ -115,7 +115,7 @@ class Moments:
 
 
 class Sums(Protocol):
-    """Sums over the tokens of one split, of whatever a repair needs."""
+    """Sums over the tokens of one split; each repair defines its own."""
 
     @property
     def tokens(self) -> int:
@@ -141,7 +141,7 @@ class Statistics(Generic[SplitSums]):
         return self.fit.plus(self.heldout)
 
     def counts(self) -> dict[str, int]:
-        """Samples and tokens of both splits, as table `patches` names them."""
+        """Samples and tokens of both splits, by the column names of table `patches`."""
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
@@ -157,13 +157,14 @@ def collect_moments(
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the base model, in the order of the boundaries.
 
-    A share of the documents of each calibration is held out; one of weight 0 only takes part in
-    that draw. Fit each boundary as it comes: the sums of one pass are freed before the next.
+    A share of each calibration's documents is held out. A calibration of weight 0 only takes part
+    in that draw. Fit each boundary as it is yielded: the sums of one pass are freed before the
+    next.
 
     token_budget: The budget of a pass, in token positions.
-    max_bytes: Bytes of the sums that one pass collects, by default `budgets.sums_budget`.
+    max_bytes: The limit of the sums of one pass, by default `budgets.sums_budget`.
     regressors: By a boundary's start, a module whose output is X instead of the stream there.
-    run: Can give another stream at a boundary, see `taps.enter_at_boundary`.
+    run: Runs the model; can replace the stream at a boundary, see `taps.enter_at_boundary`.
     """
     n_channels = int(text_config(model).hidden_size)
     if max_bytes is None:
@@ -180,7 +181,7 @@ def collect_moments(
             model, calibrations, positions, sums.add_batch, seed, token_budget, turn_modules, run
         )
         for boundary in turn_boundaries:
-            # Bind no local name, or the popped sums would stay alive until the next boundary.
+            # A local name would keep the popped sums alive until the next boundary.
             yield (
                 boundary,
                 Statistics(sums.fit.pop(boundary), sums.heldout.pop(boundary), n_samples),
@@ -217,7 +218,7 @@ class _TurnSums:
 def split_boundaries(
     boundaries: Sequence[Boundary], n_channels: int, max_bytes: int
 ) -> Iterator[list[Boundary]]:
-    """The boundaries, in their order, in turns whose sums fit into `max_bytes` bytes.
+    """Split the boundaries, in order, into turns whose sums fit into `max_bytes` bytes.
 
     A turn has at least one boundary.
     """
@@ -246,9 +247,9 @@ def iterate_token_rows(
 def _split_tokens(
     is_wanted: torch.Tensor, n_channels: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Line and index of the wanted tokens, BATCH numbers of a stream at a time.
+    """Line and index of the wanted tokens, in chunks of BATCH values of a stream.
 
-    This waits for a GPU.
+    This synchronises with a GPU.
     """
     chunk_tokens = max(1, BATCH // n_channels)
     lines, tokens = is_wanted.nonzero(as_tuple=True)
@@ -259,7 +260,7 @@ def _split_tokens(
 def zero_moments(
     boundaries: Sequence[Boundary], n_channels: int, device: torch.device
 ) -> dict[Boundary, Moments]:
-    """Sums over no tokens; boundaries with the same start share the sums of X alone."""
+    """Sums over no tokens; boundaries with the same start share the sums that need only X."""
 
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=device)
@@ -293,8 +294,9 @@ def add_to_sums(
     """
     n_channels = next(iter(streams.values())).shape[-1]
     chunks = _split_tokens(is_wanted, n_channels)
-    # Memory must run out before anything is added: h, Y, another X, and two copies. The amount is
-    # the same for any wanted tokens of a batch, so that it cannot run out for the second split.
+    # Memory must run out before anything is added, so reserve it for h, Y, another X and two
+    # copies. The amount does not depend on which tokens are wanted, so it cannot run out in the
+    # second split only.
     n_tokens = min(is_wanted.numel(), max(1, BATCH // n_channels))
     reserve_sums(n_tokens, n_channels, count=5 if inputs else 4, device=is_wanted.device)
 

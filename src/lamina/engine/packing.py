@@ -2,8 +2,8 @@
 
 A line is one row of the model's input. Its first segment (number 0) is the longest common token
 prefix of the sample's rows. Every other segment is the rest of one row: it sees the prefix and
-itself only, and its positions continue those of the prefix. So each token has the logits of its own
-row evaluated alone.
+itself only, and its positions continue those of the prefix. So each token gets the same logits as
+if its row ran alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,11 +44,11 @@ class Line:
 
 
 def pack_sample(sample_index: int, sample: Sample, shares_context: bool = True) -> list[Line]:
-    """Lines of a sample: one if its rows `shares_context` their context, else one per row.
+    """Lines of a sample: one in all if `shares_context`, else one per row.
 
     A row's input ends before its last token, which is predicted and never read. Only the gold row
-    keeps it, where the model's context has room, since the stream metrics run over the complete
-    context and gold continuation.
+    keeps it, if the model's context has room, because the stream metrics cover the complete context
+    and gold continuation.
     """
     row_inputs: list[tuple[int, ...]] = []
     for row_index, row in enumerate(sample.rows):
@@ -72,7 +72,7 @@ def _pack_row(sample_index: int, sample: Sample, row_index: int, tokens: tuple[i
 
 
 def _pack_shared(sample_index: int, sample: Sample, row_inputs: Sequence[tuple[int, ...]]) -> Line:
-    """A line of all rows, whose common prefix stands once."""
+    """One line of all rows, with their common prefix once."""
     n_prefix = _count_common_prefix(row_inputs)
     tokens = list(row_inputs[0][:n_prefix])
     positions = list(range(n_prefix))
@@ -101,7 +101,7 @@ def _pack_shared(sample_index: int, sample: Sample, row_inputs: Sequence[tuple[i
 
 
 def _locate_row(row_index: int, sample: Sample, line_indices: Sequence[int]) -> ScoredRow:
-    """Where a row is scored whose tokens have these indices in a line."""
+    """Where a row is scored, given the indices of its tokens in the line."""
     row = sample.rows[row_index]
     first_index = len(row.context) - 1
     predicting_indices = line_indices[first_index : first_index + len(row.continuation)]
@@ -130,8 +130,8 @@ def scored_positions(line: Line) -> list[int]:
 class ScoredTokens:
     """Where a batch is scored, on the host.
 
-    A position whose logits are needed stands once, in the order of the lines. It may predict
-    several tokens: one of each choice whose rows share it.
+    Each position whose logits are needed appears once, in the order of the lines. It may predict
+    several tokens: one for each choice whose row shares it.
     """
 
     position_lines: np.ndarray
@@ -212,11 +212,11 @@ class PackedBatch:
 def group_lines(
     lines: Sequence[Line], max_positions: float, head_cost: float, mixes_lengths: bool = True
 ) -> Iterator[tuple[Line, ...]]:
-    """Groups of lines of similar length whose cost is within a budget; a single line may exceed it.
+    """Group lines of similar length within a budget of cost; a single line may exceed it.
 
     The longest lines come first, so that a batch too large for the machine fails at once.
 
-    max_positions: In token positions.
+    max_positions: The budget, in token positions.
     head_cost: What the logits of a scored position cost, in token positions.
     mixes_lengths: Whether the lines of a group may have different lengths.
     """
@@ -257,8 +257,8 @@ def collate_lines(
     """Pad lines into one batch, which goes to the device in one transfer.
 
     On a device with tensor cores the length is a multiple of 8: they compute in such steps, and
-    attention copies a mask whose rows are not aligned. Lines that are not `mixes_lengths` have one
-    length and keep it.
+    attention copies a mask whose rows are not aligned. Without `mixes_lengths`, all lines have the
+    same length and keep it.
     """
     alignment = ALIGNMENT if device.type == "cuda" and mixes_lengths else 1
     longest_line = max(len(line.tokens) for line in lines)

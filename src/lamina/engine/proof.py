@@ -1,12 +1,16 @@
-"""The engine is proven on the model at hand, before its numbers are used.
+"""Proves that the engine reproduces a model's own logits, before its numbers are used.
 
-One short row runs through all layers, and without one layer: an early one, a late one, and one of
-each other kind. It is compared with a model in which that layer returns its input. Two or three
-samples run twice: row by row through a plain model of few layers, one of each kind, and as lines of
-one batch through the engine without the other layers. The longest sample is among them, so that the
-proof reaches whatever a model does from some length on (a window, a chunk, an index of the best
-tokens) if the sweep reaches it. If shared contexts give other numbers, each row runs alone under
-the model's own masks; if that does too, the model is refused.
+One short row runs through all layers, and with one layer removed: an early layer, a late one, and
+one of each other kind. Its logits are compared with those of a model in which that layer returns
+its input.
+
+Two or three samples run twice: row by row through a plain model of few layers, one of each kind,
+and as lines of one batch through the engine without the other layers. The longest sample is among
+them, because some models treat long texts in another way (a window, a chunk, an index of the best
+tokens).
+
+If shared contexts change the logits, each row runs alone under the model's own masks. If the logits
+still differ, the model is refused.
 """
 
 import logging
@@ -64,7 +68,7 @@ ProofResult = tuple[Sharing, str]
 class Proof:
     """The plain model's logits, taken before its layers are wrapped, for the comparison in `prove`.
 
-    Nothing is run again for a model of which the result is known.
+    Nothing runs if the result for the model is already stored.
     """
 
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
@@ -117,9 +121,9 @@ class Proof:
     def prove(self, session: Session) -> None:
         """Make the session share contexts if that gives the plain model's numbers.
 
-        Else it runs each row alone.
+        Otherwise it runs each row alone.
 
-        Raises LaminaError if neither does, naming the family, the layer and the difference.
+        Raises LaminaError if neither does; it names the family, the layer and the difference.
         """
         if self.known_result is None:
             sharing, reason = self._find_sharing(session)
@@ -150,9 +154,9 @@ class Proof:
         )
 
     def _try_sharing(self, session: Session, sharing: Sharing) -> str | None:
-        """Why a way to share does not give the plain model's numbers; None if it does.
+        """Why a sharing does not give the plain model's numbers; None if it does.
 
-        The work of a trial does not count.
+        A trial does not count in `session.layer_tokens`.
         """
         layer_tokens = session.layer_tokens
         try:
@@ -218,7 +222,7 @@ def _measure_distances(
     for sample_index, sample in enumerate(samples):
         lines += packing.pack_sample(sample_index, sample, shares_contexts)
 
-    # One batch has lines of any length, because a line's numbers may depend on the longest line.
+    # Lines of all lengths share a batch, because a line's numbers may depend on the longest line.
     n_lines = 1
     if session.mixes_lengths:
         longest_line = max(len(line.tokens) for line in lines)
@@ -242,9 +246,9 @@ def _measure_distances(
 
 
 def check_edits(session: Session, edits: Collection[str]) -> None:
-    """Prove the session on removed sub-layers and on layers in another order, if edits have them.
+    """Prove the session on the kinds of `edits`: removed sub-layers, repeated and exchanged layers.
 
-    Each is done once for a model, when such an edit is first needed.
+    Each kind is proven once per model, when it is first needed.
 
     Raises LaminaError if a layer cannot run without a sub-layer, or if engine and edited model
     differ.
@@ -299,10 +303,10 @@ def _check_edits(
 def _check_completeness(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
     """Refuse a model whose attention or MLP was not found completely.
 
-    Without the attention of every layer no token may see another. A layer without both sub-layers
-    must return its input, unless the family is known for a norm on the stream.
+    If all attention is removed, no token may see another. If both sub-layers of a layer are
+    removed, it must return its input, unless the family has a norm on the stream.
 
-    Raises LaminaError, which says which of the two, and by how much.
+    Raises LaminaError that says which condition is violated, and by how much.
     """
     reason = _find_seeing_tokens(model, token_ids)
     if reason is None and not family_of(model).stream_norm:
@@ -337,7 +341,7 @@ def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str
 def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | None:
     """What a layer without its sub-layers still does; None if it returns its input.
 
-    A layer that removes its other sub-layer together with one of them is wrong too.
+    Removing one sub-layer must not silence the other, either.
     """
     n_compared = check.compared_positions(model, token_ids)
     tolerance = check.dtype_tolerance(model)
@@ -350,7 +354,7 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
     without_attention = apply_edits(share_weights(model), [f"{layer}.attention"])
     mlp_logits = check.last_logits(without_attention, token_ids, n_compared)
     for sublayer in sublayers_of(layers_of(without_attention)[layer])["mlp"]:
-        # The MLP still runs, so that its output keeps its own form.
+        # The MLP still runs, so that its output keeps its format.
         hook = forking.silence_sublayer([0], 1, sublayer.residual)
         sublayer.module.register_forward_hook(hook, with_kwargs=True)
     empty_logits = check.last_logits(without_attention, token_ids, n_compared)
@@ -374,9 +378,9 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
 def _has_output(
     model: PreTrainedModel, layer: int, component: str, token_ids: Sequence[int]
 ) -> bool:
-    """Whether a sub-layer gives anything but zeros.
+    """Whether a sub-layer's output is anything but zeros.
 
-    In an export with removed sub-layers it gives zeros.
+    In an exported model, a removed sub-layer outputs zeros.
     """
     modules = [sublayer.module for sublayer in sublayers_of(layers_of(model)[layer])[component]]
     with taps.record_outputs(modules, model.device) as recorder:
@@ -390,7 +394,7 @@ def _longest_row(sample: Sample) -> int:
 
 
 def _choose_samples(samples: Sequence[Sample]) -> list[Sample]:
-    """The shortest sample that is long enough, the longest of several rows, and the longest one.
+    """The shortest sample that is long enough, the longest with several rows, and the longest one.
 
     Their rows are scored at their ends.
     """

@@ -1,7 +1,7 @@
-"""The numbers that are read off a pass on its device, and handed to the host in one transfer.
+"""Reads log-likelihoods and distances off a pass on its device, and copies them to the host once.
 
-Before a GPU can hand out a number, it must finish all its earlier work. So a pass asks once, at its
-end: scored tokens, their positions and the runs of positions of a sample are tensors here too, and
+A GPU must finish all queued work before it can return a number. So a pass synchronises once, at its
+end. Scored tokens, their positions and the runs of positions of a sample are tensors too, and
 nothing is done line by line.
 """
 
@@ -42,9 +42,9 @@ LEAST_NORM = 1e-30
 class Readings:
     """The numbers of one pass, on the host, in float64; the first three by candidate.
 
-    A run is a sequence of scored positions of one sample. Sums over a run count a position once for
-    each token that it predicts: several choices may share it. So they do not depend on how rows are
-    packed.
+    A run is a sequence of scored positions of one sample. Several choices may share a position,
+    which then counts once for each token that it predicts. So sums over a run do not depend on how
+    rows are packed.
     """
 
     logprobs: dict[Any, np.ndarray]
@@ -89,8 +89,7 @@ def read_logits(
     logit_parts: (streams, some positions, V), in the order of the positions of `scored`.
     stream_by_candidate: The stream in which each candidate arrived.
     stream_distances: Results of `compare_streams`, by observation.
-    base_stream: That of the base model, from which OUTPUT_METRICS are taken; None to leave them
-        out.
+    base_stream: The stream of the base model, the reference of OUTPUT_METRICS; None to skip them.
     """
     token_order = _TokenOrder.of(batch, scored)
     streams = sorted(set(stream_by_candidate.values()))
@@ -122,7 +121,7 @@ def read_logits(
 
 @dataclass(frozen=True)
 class _TokenOrder:
-    """The scored tokens of a batch, sorted so that those of a part of the logits are neighbours."""
+    """The scored tokens of a batch, sorted so that each part of the logits has a range of them."""
 
     order: np.ndarray
     """The numbers of the scored tokens, sorted, (tokens,)."""
@@ -174,7 +173,7 @@ class _TokenOrder:
         return sums
 
     def restore(self, sorted_values: np.ndarray) -> np.ndarray:
-        """Values of the sorted tokens, in the order in which the batch has its tokens."""
+        """Put values of the sorted tokens back into the order of the batch."""
         values = np.empty_like(sorted_values)
         values[self.order] = sorted_values
         return values
@@ -279,7 +278,8 @@ class _Output:
     def negative_entropy(self) -> torch.Tensor:
         """Σ p log p, (positions,).
 
-        log p is the logit less one number per position, so no array of logarithms is needed.
+        log p is the logit minus the normaliser of its position, so no array of logarithms is
+        needed.
         """
         return (self.p * self.logits).sum(-1) - self.normaliser
 
@@ -292,7 +292,7 @@ class _Output:
 def _output_distances(base: _Output, other: _Output) -> torch.Tensor:
     """OUTPUT_METRICS of each position, (metrics, positions).
 
-    One array (positions, V) takes all products in turn.
+    One buffer (positions, V) holds all products in turn, to save memory.
     """
     product_buffer = torch.mul(base.p, other.logits)
     kl_divergence = base.negative_entropy - product_buffer.sum(-1) + other.normaliser

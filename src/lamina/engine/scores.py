@@ -1,4 +1,4 @@
-"""The readings of passes become the numbers of a sweep, one per candidate and sample."""
+"""Collects the readings of passes as the results of a sweep, by candidate and sample."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -17,10 +17,10 @@ class Scores:
     """Everything measured in one session, as arrays over (names, rows) and (names, samples).
 
     `names` are those of candidates: in a sweep the units, and `none`, the model before any further
-    removal. `index` has their numbers. A row is one scored continuation, and `offsets[s]` is the
-    first row of sample s.
+    removal. `index` gives the position of a name. A row is one scored continuation, and
+    `offsets[s]` is the first row of sample s.
 
-    Over rows: `loglikelihood`, `hits` (tokens of the row that were the likeliest ones) and
+    Over rows: `loglikelihood`, `hits` (how many tokens of the row were the likeliest) and
     `last_hit` (whether its last token was). Over samples: `cosine` and `angular_last` of the
     stream, `output` (sums of each of OUTPUT_METRICS) and `output_count` (over how many tokens).
     `scored` says which samples a candidate answered; `seen` also counts samples on which its unit
@@ -45,7 +45,7 @@ class Scores:
         self.angular_last = np.zeros(over_samples)
 
     def add(self, names: Iterable[Name]) -> None:
-        """Make room for names that are not there yet."""
+        """Append empty entries for new names."""
         new_names = [name for name in dict.fromkeys(names) if name not in self.index]
         for name in new_names:
             self.index[name] = len(self.names)
@@ -64,13 +64,13 @@ class Scores:
             self.output[metric] = _append_rows(sums, n_new, 0)
 
     def store_readings(self, batch: PackedBatch, scored: ScoredTokens, readings: Readings) -> None:
-        """Take in the readings of one pass."""
+        """Add the readings of one pass."""
         self._store_logprobs(batch, scored, readings)
         self._store_outputs(batch, scored, readings)
         self._store_stream_distances(batch, readings)
 
     def _store_logprobs(self, batch: PackedBatch, scored: ScoredTokens, readings: Readings) -> None:
-        """Sum up each row, whose tokens are neighbours."""
+        """Sum over each row, whose tokens are contiguous."""
         rows, first_tokens = np.unique(scored.token_rows, return_index=True)
         batch_order = np.argsort(first_tokens)
         rows = rows[batch_order]
@@ -127,7 +127,7 @@ class Scores:
         return bool(np.isnan(self.loglikelihood[number, is_scored_row]).any())
 
     def rows(self, units: Iterable[Name]) -> list[dict[str, Any]]:
-        """Rows of table `sweeps` (without its keys): each unit on the samples that it saw."""
+        """Rows of table `sweeps` (without its keys): each unit on the samples that are `seen`."""
         records: list[dict[str, Any]] = []
         for unit in units:
             for position in np.flatnonzero(self.seen[self.index[unit]]).tolist():
@@ -137,10 +137,10 @@ class Scores:
         return records
 
     def sample(self, name: Name, position: int) -> dict[str, Any]:
-        """What was measured of one candidate on the sample at a position, as columns of `sweeps`.
+        """The results of one candidate on the sample at `position`, as columns of `sweeps`.
 
         A number that is not finite counts as a wrong answer, an infinite loss or an infinite
-        distance: null is only for what was not measured.
+        distance. Null only means that nothing was measured.
         """
         number = self.index[name]
         sample = self.samples[position]
@@ -199,9 +199,9 @@ class Scores:
 
         An answer is wrong unless all choices have scores and the gold one's is finite.
 
-        numbers: Of the candidates in `index`.
-        normalised: Divide a choice's log-likelihood by its length in characters; other kinds of
-            samples have none.
+        numbers: The candidates' positions from `index`.
+        normalised: Divide a choice's log-likelihood by its length in characters; no effect on other
+            kinds of samples.
         """
         sample = self.samples[position]
         first_row = self.offsets[position]
@@ -220,13 +220,13 @@ class Scores:
 
 
 def _append_rows(array: np.ndarray, n_rows: int, filler: float) -> np.ndarray:
-    """The array with new rows of a constant below."""
+    """The array with `n_rows` rows of `filler` appended."""
     rows = np.full((n_rows, array.shape[1]), filler, dtype=array.dtype)
     return np.concatenate([array, rows])
 
 
 def _or_null(value: float) -> float | None:
-    """A number, or None for NaN: null is what was not measured."""
+    """A number, or None for NaN, which stands for what was not measured."""
     return None if np.isnan(value) else float(value)
 
 

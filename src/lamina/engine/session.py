@@ -44,7 +44,7 @@ class PassPlan(NamedTuple):
     def split(self) -> list["PassPlan"]:
         """Two plans of half the lines each, or of half the candidates if there is one line.
 
-        Empty if there is one candidate too.
+        Empty if there is only one line and one candidate.
         """
         if len(self.lines) > 1:
             return [
@@ -57,7 +57,7 @@ class PassPlan(NamedTuple):
         return [self.select(names[::2], is_first=True), self.select(names[1::2], is_first=False)]
 
     def select(self, names: Sequence[Name], is_first: bool) -> "PassPlan":
-        """The plan of some of the candidates, with the observations of their names.
+        """The plan for some of the candidates, with the observations of the same names.
 
         The first selection also has the observations that belong to no candidate.
         """
@@ -117,12 +117,12 @@ class Session:
     def share(self, contexts: bool, fixed: bool = False, mixed: bool = True) -> None:
         """Choose how samples run through this model's layers.
 
-        contexts: Whether the rows of a sample share their context, under masks of our own; else
+        contexts: Whether the rows of a sample share their context, under our own masks; otherwise
             each row runs under the model's masks.
-        fixed: Whether the size of the batch stays the same around the layers, for code that
-            reshapes their outputs.
-        mixed: Whether a batch may have lines of several lengths, and padding; not for code that
-            reads the longest length.
+        fixed: Whether the batch size must stay the same in all layers, for model code that reshapes
+            their outputs.
+        mixed: Whether a batch may have lines of different lengths, and padding; not for model code
+            that depends on the longest length.
         """
         if not contexts:
             self.windows = None
@@ -135,7 +135,7 @@ class Session:
         self._learn_layer_arguments(contexts)
 
     def _learn_layer_arguments(self, contexts: bool) -> None:
-        """Show each wrapper the inputs and outputs of its layer in batches of different sizes."""
+        """Run batches of different sizes, so that the wrappers record arguments and outputs."""
         for layer in self.layers:
             layer.forget_arguments()
         token_id = self.scores.samples[0].sequence()[0]
@@ -171,9 +171,9 @@ class Session:
         pass_: Pass = "removal",
         progress: Progress | None = None,
     ) -> None:
-        """Measure the model without `removed`, and in a removal pass without each of `units` too.
+        """Measure the model without `removed` on all samples; see `measure`.
 
-        All samples are run; see `measure`.
+        A removal pass also measures it without each of `units`.
         """
         current = Candidate(frozenset(removed))
         parallel_layers = forking.find_parallel_layers(self.layers)
@@ -197,8 +197,8 @@ class Session:
         An observation is made in the pass of the candidate with its name, else in the first one.
 
         sample_indices: Indices of the samples.
-        candidate_by_name, observation_by_name: By the name that the results get.
-        progress: Has the batches that a killed process measured by the same call.
+        candidate_by_name, observation_by_name: By the name of their results.
+        progress: Holds the batches that a killed process measured in the same call.
 
         Raises LaminaError if the model cannot run with a candidate's edits, if patches do not
         fit, or if the logits of the candidate CURRENT are not numbers.
@@ -210,7 +210,7 @@ class Session:
             self._check_candidate(observation.after)
         self.scores.add([*candidate_by_name, *observation_by_name])
 
-        # These run in every pass: the models that are observed, and the one to compare with.
+        # The models that are observed, and the one to compare with, run in every pass.
         repeated_models = {observation.model for observation in observation_by_name.values()}
         if self.outputs:
             repeated_models.add(Candidate())
@@ -239,7 +239,7 @@ class Session:
     def _group_batches(
         self, sample_indices: Iterable[int], n_streams: int
     ) -> list[tuple[Line, ...]]:
-        """The lines of samples, in batches of which so many streams fit into the budget."""
+        """The lines of samples, in batches that fit into the budget with `n_streams` streams."""
         lines = [line for sample_index in sample_indices for line in self._lines[sample_index]]
         max_positions = self.token_budget / max(1, n_streams)
         return list(packing.group_lines(lines, max_positions, self._head_cost, self.mixes_lengths))
@@ -274,7 +274,7 @@ class Session:
         logit_parts, leaves = self.compute_logit_parts(
             batch, scored, carried_models, list(plan.observations.values()), compare
         )
-        # The base model, the last of the models, has no name.
+        # If outputs are compared, the base model comes last; it has no name.
         stream_by_name = dict(zip(plan.candidates, leaves, strict=False))
         base_stream = leaves[-1] if self.outputs else None
         pass_readings = readings.read_logits(
@@ -330,7 +330,7 @@ class Session:
             return iter([logits]), tree.leaves
         if self._head_runs_alone is None:
             first_position = next(self._apply_head(withheld[:, :1], 1))
-            # The same product of the same numbers: a difference would not be one of rounding.
+            # Both are the same product of the same numbers, so a difference would not be rounding.
             self._head_runs_alone = torch.allclose(
                 first_position, logits, 1e-3, 1e-3, equal_nan=True
             )
@@ -342,10 +342,10 @@ class Session:
         return self._apply_head(withheld, max_positions), tree.leaves
 
     def _apply_head(self, hidden: torch.Tensor, max_positions: int) -> Iterator[torch.Tensor]:
-        """The logits of what enters the head, (streams, positions, C), so many positions at a time.
+        """The logits of head inputs (streams, positions, C), `max_positions` positions at a time.
 
-        The model itself runs, for whatever it does to the logits, on one token that skips all
-        layers.
+        The whole model runs on one token that skips all layers, so that it also applies whatever it
+        does to its logits.
         """
         token = self.scores.samples[0].sequence()[:1]
         line = Line(0, token, (0,), (0,), (), ())
@@ -360,7 +360,7 @@ class Session:
             yield logits.unflatten(1, part.shape[:2])[0]
 
     def _run_pass(self, state: PassState, make_head_input: MakeHeadInput) -> torch.Tensor:
-        """The logits of the model with the streams of a pass, which its wrappers make."""
+        """Run the model with its wrappers in a pass, and return the logits."""
         batch = state.batch
         token_ids = batch.token_ids.repeat(state.n_copies, 1)
         position_ids = None
@@ -382,10 +382,11 @@ class Session:
 
 
 class _ScoredSelection:
-    """Takes the scored positions out of the streams of a pass, for the head.
+    """Selects the scored positions of the streams of a pass, for the head.
 
-    If there are too many, the head gets one of each stream, which shows whether it can run alone,
-    and `withheld` is all of them, (streams, positions, C), for later.
+    If there are more than `max_positions`, the head gets one position per stream, which shows
+    whether it can run alone. `withheld` then holds all positions for later, (streams, positions,
+    C).
     """
 
     def __init__(
@@ -409,17 +410,17 @@ class _ScoredSelection:
 
 
 def _ignore_streams(head_input: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """The input of the head, whatever the streams are."""
+    """Return the given input of the head, whatever the streams are."""
     return head_input
 
 
 def group_candidates(
     names: list[Name], batch_tokens: int, token_budget: int, n_carried: int
 ) -> list[list[Name]]:
-    """Split candidates so that a batch with all its streams stays in the budget, at the least cost.
+    """Split candidates into the fewest groups whose batch of streams stays within the budget.
 
-    Every group has the same carried streams in addition to its own, so the fewest groups cost
-    least. Their sizes differ by one at most, since the largest one decides the memory.
+    Every group also runs the same carried streams, so the fewest groups cost least. Group sizes
+    differ by at most one, because the largest group determines the memory.
 
     batch_tokens: Token positions of the batch, padding included.
     """
@@ -438,9 +439,9 @@ def group_candidates(
 def resume_batches(
     batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
 ) -> Iterator[tuple[Line, ...]]:
-    """The batches that are left, one by one; `scores` gets the results of the earlier ones.
+    """Yield the batches that are left; `scores` gets the stored results of the earlier ones.
 
-    The state is saved only between batches: within a batch, sums hold a part of its candidates.
+    The state is saved only between batches: within a batch, only some candidates are summed.
     """
     n_done = 0
     tokens_before = done.total

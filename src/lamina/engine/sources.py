@@ -1,4 +1,4 @@
-"""Taps over several calibrations; a seeded share of the documents of each is held out."""
+"""Runs a model over several calibrations, holding out a seeded share of each one's documents."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,5 +75,5 @@ def _consume_batch(
     batch: taps.Batch,
     streams: Mapping[float, torch.Tensor],
 ) -> None:
-    """Hand over a batch with the flags of its lines; `is_heldout` has those of all samples."""
+    """Pass a batch on with the held-out flags of its lines; `is_heldout` covers all samples."""
     consumer(batch, streams, is_heldout[batch.samples], weight)

@@ -19,9 +19,8 @@ from lamina.store.unfinished import Progress
 def share_by_cost(units: Sequence[str], n_layers: int, block: int, n_blocks: int) -> list[str]:
     """The units that job `block` of `n_blocks` measures; all jobs cost about the same.
 
-    Removing a unit of layer l costs the suffix from l on. Every job also pays the pass of the model
-    itself, which does not depend on its share. The most expensive units come first, each onto the least
-    loaded job.
+    Removing a unit of layer l costs the layers from l on. Every job also runs the model itself,
+    whatever its share. Units are assigned by decreasing cost, each to the least loaded job.
     """
     load_by_job = [0] * n_blocks
     units_of_block: list[str] = []
@@ -43,14 +42,15 @@ def sweep_units(
     outputs: bool = True,
     progress: Progress | None = None,
 ) -> Scores:
-    """Measure on every sample the removal of each of `units`, after that of the `removed` ones.
+    """Measure the removal of each of `units` on every sample, with `removed` already removed.
 
     model: The base model, complete: `removed` units are skipped in the pass, not cut out.
     pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone,
         which is enough for the metrics that compare a unit's input with its output.
-    token_budget: The budget of one pass: lines × streams × length. Memory follows it.
+    token_budget: The budget of one pass: lines × streams × length. It determines the memory.
     outputs: Whether to compare the outputs with the base model's.
-    progress: Keeps what is measured so far, for a process that continues the work of a killed one.
+    progress: Stores what is measured so far, so that a new process can continue a killed one's
+        work.
 
     Raises LaminaError if the model itself yields logits that are not numbers.
     """
@@ -69,7 +69,7 @@ def open_session(
 ) -> Iterator[Session]:
     """A session that measures candidates on samples, as often as needed; arguments as in `sweep_units`.
 
-    replacements: The layers of other models that edits such as `7=math:7` run.
+    replacements: The layers of other models that edits such as `7=math:7` insert.
 
     Raises LaminaError if the engine does not give this model's own numbers, see
     `lamina.engine.proof`.

@@ -1,7 +1,8 @@
-"""One way to run a model over sequences and look at its residual stream at layer boundaries.
+"""Runs a model over sequences and hands out its residual stream at layer boundaries.
 
 Boundary l is the stream that enters layer l; boundary L leaves the last layer, before the final
-norm. Boundary l + ½ is between attention and MLP of layer l: what the layer gives without its MLP.
+norm. Boundary l + ½ lies between attention and MLP of layer l: the output of the layer without its
+MLP.
 """
 
 import copy
@@ -30,7 +31,7 @@ CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """What a pass ran on."""
+    """The batch that a pass ran on."""
 
     samples: list[int]
     """Indices of the sequences, (lines,)."""
@@ -67,7 +68,7 @@ def run_sequences(
 ) -> None:
     """Run a model over sequences and hand a consumer its streams at boundaries, batch by batch.
 
-    Only the body runs, and no layer after the last boundary: the rest does not change these
+    The head and the layers after the last boundary do not run, because they do not change these
     streams. A batch that is too large for a GPU is halved.
 
     token_budget: The budget of a batch, see `count_positions`.
@@ -128,7 +129,7 @@ class _BatchRunner:
 def _check_streams(
     model: PreTrainedModel, streams: Mapping[float, torch.Tensor], is_real: torch.Tensor
 ) -> None:
-    """Refuse streams that are NaN, or are several ones next to each other."""
+    """Refuse streams with NaN, and models with several parallel streams."""
     hidden_size = text_config(model).hidden_size
     if any(stream.dim() != 3 or stream.shape[-1] != hidden_size for stream in streams.values()):
         raise LaminaError(
@@ -137,7 +138,7 @@ def _check_streams(
             "sweep: accuracy, perplexity or output_kl."
         )
     if streams:
-        # All streams at once, because each look makes a GPU wait.
+        # All streams at once, because each check synchronises with the GPU.
         sums = [stream.sum(-1).masked_fill(~is_real, 0) for stream in streams.values()]
         assert_finite(
             torch.stack(sums), model.config.model_type, "the forward pass over the calibration"
@@ -147,8 +148,8 @@ def _check_streams(
 def enter_at_boundary(variant: PreTrainedModel, position: float, boundary: float) -> Run:
     """A pass that replaces the model's stream at `boundary` by one of a variant.
 
-    That one enters layer `position` of the variant, which runs over the model's batches, so that
-    both streams have the same tokens.
+    The new stream is the input of layer `position` of the variant. The variant runs over the
+    model's batches, so that both streams have the same tokens.
     """
     return _VariantRun(variant, position, boundary)
 
@@ -193,12 +194,11 @@ class _VariantRun:
 
 
 def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:
-    """By index, copies without MLP of the layers within which boundaries lie.
+    """Copies, without their MLP, of the layers within which boundaries lie, by layer index.
 
     They share the model's tensors.
 
-    Raises LaminaError if a layer is not its attention and then its MLP, each added to the stream
-    before it.
+    Raises LaminaError if a layer is not attention followed by MLP, each added to the stream.
     """
     layer_indices = sorted({int(boundary) for boundary in boundaries if boundary % 1})
     if not layer_indices:
@@ -251,9 +251,9 @@ def _copy_without(layer: nn.Module, component: str) -> nn.Module:
 
 
 def count_positions(token_budget: int, n_kept_streams: int) -> int:
-    """Token positions of a batch of which some streams are kept, so that memory follows the budget.
+    """Token positions of a batch that keeps some streams, at the memory of `token_budget`.
 
-    A position on its way through a layer takes about eight times the memory of one that is kept.
+    A position that runs through a layer takes about eight times the memory of one that is kept.
     """
     return max(1, 8 * token_budget // (8 + n_kept_streams))
 
@@ -262,7 +262,7 @@ def count_positions(token_budget: int, n_kept_streams: int) -> int:
 def _ending_at(model: PreTrainedModel, boundaries: Sequence[float]) -> Iterator[None]:
     """While open, the model ends with the layer that leads to the last boundary.
 
-    The rest of it is as ever.
+    The rest of the model is unchanged.
     """
     layers = layers_of(model)
     config = text_config(model)
@@ -291,7 +291,7 @@ def tap_boundaries(
 
 
 class _StreamTap:
-    """Hooks of layers that keep streams, and how layers were called, by boundary."""
+    """Layer hooks that keep the streams, and how the layers were called, by boundary."""
 
     def __init__(self, device: torch.device, layers_without_mlp: Mapping[int, nn.Module]) -> None:
         self.device = device
@@ -330,7 +330,7 @@ def _open_tap(
     boundaries: Sequence[float],
     layers_without_mlp: Mapping[int, nn.Module],
 ) -> Iterator[_StreamTap]:
-    """While open, the tap keeps what every forward pass gives at the boundaries."""
+    """While open, the tap keeps the streams of every forward pass at the boundaries."""
     layers = layers_of(model)
     tap = _StreamTap(model.device, layers_without_mlp)
     with ExitStack() as hooks:
@@ -350,14 +350,14 @@ def _call_layer(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], layer: nn.Module, stream: torch.Tensor
 ) -> torch.Tensor:
     """Call a layer on a stream with the other arguments of the model's own layer."""
-    # They are on the device of that layer.
+    # The arguments are on the device of the model's own layer.
     moved_args = move_tensors(args, stream.device)
     moved_kwargs = {name: move_tensors(value, stream.device) for name, value in kwargs.items()}
     return stream_of(layer(stream, *moved_args, **moved_kwargs))
 
 
 class OutputRecorder:
-    """Hooks of modules that keep their outputs, in the order of the modules."""
+    """Hooks that keep the outputs of modules, in the order of the modules."""
 
     def __init__(self, n_modules: int, device: torch.device) -> None:
         self.n_modules = n_modules

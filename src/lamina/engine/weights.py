@@ -1,9 +1,10 @@
-"""Passes that remove nothing: a unit's weights, and their gradients of the loss.
+"""Scores units without removing them, by their weights and by the gradients of the loss.
 
 Taylor relevance estimates to first order how the loss changes without a unit. It is the sum over
-the unit's weights w of abs(w · ḡ), ḡ being the gradient of the loss averaged over the calibration.
-One backward pass gives it. A second one, sample by sample, gives its error bar: with the signs of ḡ
-fixed, the sum is the mean over samples of Σ w·sign(w·ḡ)·g, so every sample has a share of its own.
+the unit's weights w of abs(w · ḡ), where ḡ is the gradient of the loss averaged over the
+calibration. One backward pass gives it. A second one, sample by sample, gives its error bar: with
+the signs of ḡ fixed, the sum is the mean over samples of Σ w·sign(w·ḡ)·g, so every sample has its
+own share.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from lamina.models.units import parse_unit
 
 BACKWARD = 8
 """The memory of a backward pass, which keeps what every layer computed, in forward passes."""
-NO_LABEL = -100  # of a position that is not scored
+NO_LABEL = -100  # label of a position that is not scored
 
 AddGradient = Callable[[nn.Parameter, torch.Tensor], Any]
 
@@ -111,7 +112,7 @@ def taylor_relevance(
 class _TaylorShares:
     """Σ w·sign(w·ḡ)·g of each unit and sample.
 
-    gradient_sums: ḡ times the number of samples; they are used up.
+    gradient_sums: ḡ times the number of samples; the entries are consumed.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class _TaylorShares:
             self.by_unit[unit] = torch.zeros(n_samples, dtype=torch.float64, device=device)
 
     def add_gradient(self, sample_index: int, weight: nn.Parameter, gradient: torch.Tensor) -> None:
-        """Add the gradient of one sample's loss by one weight."""
+        """Add the gradient of one sample's loss with respect to one weight."""
         products = self._factors[weight].float() * gradient.float()
         self.by_unit[self._unit_of[weight]][sample_index] += products.sum(dtype=torch.float64)
 
@@ -144,7 +145,7 @@ def summed_gradients(
     wanted_weights: Sequence[nn.Parameter],
     token_budget: int,
 ) -> dict[nn.Parameter, torch.Tensor]:
-    """Gradient of the samples' losses by each wanted weight, summed in float32 whatever its dtype.
+    """The gradient of the samples' losses for each wanted weight, summed in float32.
 
     token_budget: The budget of a batch.
     """
@@ -180,7 +181,7 @@ class _GradientSums:
         self.by_weight[weight].add_(gradient)
 
     def clear(self) -> None:
-        """Back to no samples, also after a failed backward pass."""
+        """Reset all sums to zero, also after a failed backward pass."""
         for weight, total in self.by_weight.items():
             weight.grad = None
             total.zero_()
@@ -190,9 +191,9 @@ class _GradientSums:
 def _gradients(
     model: PreTrainedModel, wanted: Sequence[nn.Parameter], add: AddGradient
 ) -> Iterator[None]:
-    """While open, a backward pass hands `add` the gradient of each wanted weight and keeps none.
+    """While open, a backward pass gives `add` the gradient of each wanted weight and keeps none.
 
-    A weight that the loss does not depend on (an expert that no token was sent to) has no gradient.
+    A weight that the loss does not depend on (an expert that no token was routed to) has none.
     """
     wanted_weights = set(wanted)
     flags = [(weight, weight.requires_grad) for weight in model.parameters()]

@@ -1,4 +1,4 @@
-"""Benchmarks of variants: what a pruned model still does, and what its pruning saves.
+"""Benchmarks of variants: what a pruned model can still do, and what its pruning saves.
 
     tasks        lm-eval's tasks and groups: choices by their likelihood
     generation   answers that the model writes to a task, and calibrations made of them
@@ -6,6 +6,7 @@
     efficiency   latency, throughput and memory, each variant in turn with the base model
 
 The first three score one model. `measuring` runs such a score on many variants: `assembly` reads
-the files of each variant and materialises it, and `together` takes the likelihoods of all that
-differ from the base model by removed units and linear patches from one pass of the engine.
+the files of each variant and materialises it. `together` takes the likelihoods of several variants
+from one pass of the engine, if they differ from the base model only by removed units and linear
+patches.
 """

@@ -1,4 +1,4 @@
-"""What variants are made of, read from their files, and variants materialised from one base model."""
+"""Reads the parts of variants from their files, and materialises variants from one base model."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from lamina.variant import Variant
 
 
 class Parts(NamedTuple):
-    """What `materialise` makes a variant of; all None for the base model."""
+    """The parts from which `materialise` builds a variant; all None for the base model."""
 
     plan: Mapping[str, Any] | None
     patches: Mapping[Boundary, Fitted] | None

@@ -1,6 +1,6 @@
-"""Size, speed and memory of variants, as ratios to the base model measured in the same minutes.
+"""Measures size, speed and memory of variants, as ratios to the base model in the same minutes.
 
-Each repeat measures the base and the variant, and they take turns to be first. A ratio is the
+Each repeat measures the base and the variant, which take turns to be first. A ratio is the
 geometric mean over repeats of variant / base, so that a machine that slows down or speeds up does
 so for both.
 """
@@ -58,9 +58,10 @@ class Repeat(NamedTuple):
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
     """The first variant of each cost, without its healing, and its number of removed runs.
 
-    The cost depends on how many layers lack what, the repair, and the number of runs, since a
-    repair may work once in each run. It does not depend on which layers are removed, nor on a
-    healing, which is merged. Only the models show that some repairs cost the same (`measure`).
+    The cost depends on how many layers lack which sub-layers, on the repair, and on the number of
+    runs, because a repair may work once in each run. It does not depend on which layers are
+    removed, nor on a healing, which is merged. Only the models show whether different repairs cost
+    the same (`measure_efficiency`).
 
     plans: The plan of each variant; None for the base model. A plan without units was refused.
     """
@@ -85,10 +86,10 @@ def _count_runs(units: Sequence[str]) -> int:
 
 
 def describe_composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
-    """How many layers lack what, as column `composition` of the view `removal_order` says it.
+    """How many layers lack which sub-layers, as in column `composition` of view `removal_order`.
 
-    A layer that lacks attention and MLP leaves with its norms; two layers that lack one of them
-    each keep theirs.
+    A layer that lacks attention and MLP also loses its norms. Two layers that lack one of them each
+    keep their norms.
     """
     components_by_layer: dict[int, set[str]] = {}
     for layer_index, component in map(parse_unit, units):
@@ -104,10 +105,10 @@ def measure_efficiency(
 ) -> list[dict[str, Any]]:
     """Rows of table `efficiency`, one per variant and load, each taken in turn with the base.
 
-    A run takes `batch` sequences of `prompt` random tokens, and generates `generate` tokens more,
-    greedily; there are `repeats` pairs of such runs. A variant whose weights have the shapes of an
-    earlier variant takes over the measurements of the earlier one, and its `timed` says so.
-    Column `main` marks the rows of the first load.
+    A run takes `batch` sequences of `prompt` random tokens, and generates `generate` more tokens
+    greedily; there are `repeats` pairs of such runs. A variant whose weights have the same shapes
+    as an earlier variant's reuses its measurements, and column `timed` says so. Column `main` marks
+    the rows of the first load.
 
     variants: Keys of a row, and the variant. It may be a generator, so that only one variant exists
         at a time. The base itself may be among them; its ratios then measure the noise.
@@ -122,7 +123,7 @@ def measure_efficiency(
     prompts = {load: _draw_prompt(base, load) for load in loads}
 
     for prompt in prompts.values():
-        _run(base, prompt, options.generate)  # the first passes pay for memory and kernels
+        _run(base, prompt, options.generate)  # warm-up of memory and kernels
     rows: list[dict[str, Any]] = []
     measured_by_cost: dict[Any, list[dict[str, Any]]] = {}
     for keys, variant in variants:
@@ -212,7 +213,7 @@ def _run(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
     try:
         return _time(model, prompt, n_generated)
     except torch.cuda.OutOfMemoryError as error:
-        # Never with a smaller batch: what is measured is this one.
+        # The batch is not reduced, because it is what is measured.
         raise LaminaError(
             f"benchmarks.efficiency: {len(prompt)} sequences of {prompt.shape[1]} + {n_generated} "
             f"tokens do not fit into the memory of {prompt.device}. Write a smaller batch or "
@@ -240,7 +241,7 @@ def _time(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
         end_of_prompt = _now(is_on_gpu)
         prefill = min(prefill, end_of_prompt - start)
 
-    # The last prefill has given the first of the generated tokens.
+    # The last prefill has already produced the first generated token.
     for _ in range(n_generated - 1):
         output = model(input_ids=token_ids, past_key_values=output.past_key_values, use_cache=True)
         token_ids = output.logits[:, -1:].argmax(-1)
@@ -256,7 +257,7 @@ def _time(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
 
 
 def _now(is_on_gpu: bool) -> float:
-    """The time in seconds when everything that was asked of the device is done."""
+    """The time in seconds after all queued work of the device is done."""
     if is_on_gpu:
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,9 +1,9 @@
-"""Answers that a model writes: exact match, pass@k of sampled answers, and how they wear.
+"""Scores generated answers: exact match, pass@k of sampled answers, repetition and length.
 
-lm-eval makes the prompts, runs the model with its cache, cuts answers at their stops and compares
+lm-eval builds the prompts, runs the model with its cache, cuts answers at their stops and compares
 them. Its sampling draws from one stream of random numbers, so that an answer depends on its batch.
 Here each question has its own random numbers, which are the same for every variant. `own_answers`
-makes a calibration of what the base model writes.
+makes a calibration from what the base model writes.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ from lamina.models.boundary import assert_finite
 from lamina.options.benchmarks import Generate
 from lamina.options.calibrations import Hub, Task, Tasks, Text
 
-_WRITTEN_FILTER = "written"  # of the metric `exact_match,written` of tasks with choices
+_WRITTEN_FILTER = "written"  # for the metric `exact_match,written` of tasks with choices
 _MAX_CHOICE_TOKENS = 32  # of an answer that is a choice
 
 Prompt = tuple[int, ...]
@@ -63,10 +63,10 @@ class JudgedRow(NamedTuple):
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:
-    """Chance that one of `k` answers is right, from c = `correct` of n = `samples`.
+    """Probability that one of `k` answers is right, from c = `correct` of n = `samples`.
 
     1 - C(n - c, k) / C(n, k) is the share of the k-subsets of the answers that hold a right one, so
-    it has no bias [arXiv 2107.03374, eq. 1].
+    the estimate is unbiased [arXiv 2107.03374, eq. 1].
     """
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
@@ -89,12 +89,13 @@ def random_numbers(seed: int, draw: int, prompt: Sequence[int], count: int) -> n
 
 
 def write_choices(task: ConfigurableTask) -> ConfigurableTask:
-    """A task with choices as a task with the same questions, whose answers are written.
+    """Turn a task with choices into one with the same questions and generated answers.
 
-    White space around an answer does not count. Few-shot examples stay as they are: solved with the
-    right choice.
+    White space around an answer does not count. Few-shot examples keep the right choice as their
+    answer.
 
-    Raises LaminaError if the task's choices stand in its questions, or it has several right ones.
+    Raises LaminaError if the task's choices are part of its questions, or if it has several right
+    ones.
     """
     name = task.config.task
     if task.multiple_input:
@@ -149,8 +150,8 @@ def greedy_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 class WritingLM(VariantLM):
     """VariantLM that keeps the answers of its last `generate_until` as tokens, by their prompt.
 
-    With `draw` left None it takes the likeliest tokens; with a number, it draws the sample of that
-    number. The seed, `draw` and the prompt alone decide the random numbers, one per token.
+    If `draw` is None it takes the likeliest tokens; if it is a number, it draws the sample of that
+    number. The random numbers, one per token, depend only on the seed, `draw` and the prompt.
     """
 
     def __init__(
@@ -177,15 +178,15 @@ class WritingLM(VariantLM):
         return super().generate_until(requests, disable_tqdm)
 
     def continue_prompts(self, prompts: Sequence[Prompt], length: int) -> None:
-        """Write on after each prompt, and keep what is written in `answers`.
+        """Continue each prompt, and keep the continuations in `answers`.
 
-        A text ends when it has `length` tokens with its prompt, or when the model ends it.
+        A text ends when it has `length` tokens, prompt included, or when the model ends it.
         """
         self.answers = {}
         self._run_in_fitting_batches(partial(self._write_batches, prompts, length))
 
     def _write_batches(self, prompts: Sequence[Prompt], length: int) -> None:
-        """Prompts of one length share a batch, so that none is padded."""
+        """Write in batches of prompts of equal length, so that none is padded."""
         for _, same_length in groupby(sorted(set(prompts), key=len), len):
             token_ids = torch.tensor(list(same_length), device=self.device)
             for batch in token_ids.split(int(self.batch_size_per_gpu)):
@@ -224,8 +225,9 @@ class WritingLM(VariantLM):
         if not self._holds_stop(stops, before_end):
             return Answer(before_end, token_ids[end : end + 1])
 
-        # A text that holds a stop still does when it continues. So the first token with which it
-        # does is found by halving: the text of `n_before` tokens has none, that of one more has.
+        # A text that holds a stop still holds it after more tokens. So bisection finds the first
+        # token that completes a stop: the text of `n_before` tokens has none, that of one more
+        # token has.
         n_before = bisect_left(
             range(1, len(before_end)),
             True,
@@ -239,9 +241,9 @@ class WritingLM(VariantLM):
 
 
 class _TokenDraw(LogitsProcessor):
-    """Leaves one token of each row, drawn with the row's random number.
+    """Leaves only one token of each row, drawn with the row's random number.
 
-    The number falls into that token's part of the cumulative softmax.
+    It is the token in whose interval of the cumulative softmax the number falls.
 
     uniform: Numbers (rows, tokens), one for each token that is written.
     start: The position of the first of these tokens.
@@ -264,10 +266,10 @@ class _TokenDraw(LogitsProcessor):
 
 
 class GenerationBenchmark(TaskBenchmark):
-    """Answers that variants write to the questions of one lm-eval task.
+    """Scores the answers that variants write to the questions of one lm-eval task.
 
-    Raises LaminaError as TaskBenchmark, or if the task scores neither choices nor generated texts,
-    or its samples cannot be right or wrong.
+    Raises LaminaError as TaskBenchmark does, or if the task scores neither choices nor generated
+    texts, or if its samples cannot be right or wrong.
     """
 
     def __init__(
@@ -331,7 +333,8 @@ class GenerationBenchmark(TaskBenchmark):
         metric_rows: list[dict[str, Any]] = []
         sample_rows: list[dict[str, Any]] = []
         if self.has_choices:
-            # What a task measures of written answers by itself is among the benchmarks already.
+            # The metrics that a task itself has for written answers are among the benchmarks
+            # already.
             metric_rows += likeliest.metrics
             sample_rows += likeliest.samples
         for metric, value_by_document in measured.items():
@@ -410,11 +413,11 @@ def own_answers(
 ) -> CalibrationSamples:
     """The questions of a calibration with the answers that the model itself writes, token by token.
 
-    Fact `right` says of each sample whether its task's exact match calls it right; null where there
-    is none.
+    Fact `right` says for each sample whether its task's exact match calls it right; null if there
+    is no exact match.
 
-    tasks: Those of the questions, with their requests (`lamina.data.prepare.draw_tasks`). There are none
-        for texts, which are continued after the first tokens of each of `questions`.
+    tasks: The tasks of the questions, with their requests (`lamina.data.prepare.draw_tasks`). There
+        are none for texts; these are continued after the first tokens of each of `questions`.
     """
     seed = entry.seed if isinstance(entry, Task | Tasks) else 0
     writer = WritingLM(model, tokenizer, Generate(temperature=entry.temperature or 1.0, seed=seed))
@@ -444,7 +447,7 @@ def answer_task(
 ) -> Iterator[JudgedRow]:
     """A row for each answer to the requests of a task, in their order.
 
-    asked: Those of the requests that are answered; all if it is None.
+    asked: The requests that are answered; all if it is None.
 
     An answer is right if exact match is 1 after any of the task's filters.
     """
@@ -454,7 +457,7 @@ def answer_task(
     settings = normalize_gen_kwargs(task.config.generation_kwargs, writer.max_gen_toks)
     for request in task.instances:
         request.arguments = (request.args[0], greedy_settings(settings))
-        request.resps = [""]  # of those that are not asked, for the filters
+        request.resps = [""]  # for the filters, also of requests that are not asked
     for request, text in zip(asked, writer.generate_until(list(asked)), strict=True):
         request.resps = [text]
     task.apply_filters()

@@ -1,8 +1,8 @@
-"""The files that lm-eval writes with `--output_path` and `--log_samples`, by its own writer.
+"""Writes the files of lm-eval's `--output_path` and `--log_samples`, with its own writer.
 
-`results_DATE.json` has the scores and the configuration of every task, `samples_TASK_DATE.jsonl`
-every question with its prompt, the log-likelihood of each choice or the written answer, and what it
-scored. Nothing here evaluates a model (see `lamina.evaluation.tasks`).
+`results_DATE.json` has the scores and the configuration of every task. `samples_TASK_DATE.jsonl`
+has every question with its prompt, the log-likelihood of each choice or the written answer, and the
+score. This module does not evaluate a model (see `lamina.evaluation.tasks`).
 """
 
 import time
@@ -19,7 +19,7 @@ from lamina.errors import LaminaError
 
 
 def join_results(results_of_tasks: Iterable[EvalResults]) -> dict[str, dict[str, Any]]:
-    """The results of several runs of lm-eval's evaluator, as one run on all tasks gives them."""
+    """Join the results of several runs of lm-eval's evaluator, as if one run had done all tasks."""
     joined: dict[str, dict[str, Any]] = {}
     for results in results_of_tasks:
         for section, value_by_name in results.items():
@@ -37,7 +37,7 @@ def write_lm_eval_files(
 ) -> None:
     """Write results of lm-eval's evaluator, with their samples, into a folder.
 
-    model_name: What the files call the model, `pretrained` among the arguments of lm-eval's `hf`.
+    model_name: The model's name in the files, where lm-eval's `hf` has its argument `pretrained`.
     style: How the prompts were written.
     chat_template: The template of the tokenizer, if the prompts went through it.
 
@@ -62,7 +62,7 @@ def write_lm_eval_files(
     for task_name, samples in samples_by_task.items():
         tracker.save_results_samples(task_name=task_name, samples=samples)
 
-    # The tracker logs what it cannot write, and goes on.
+    # The tracker only logs what it cannot write.
     n_written = len(list(folder.glob("results_*.json"))) + len(list(folder.glob("samples_*.jsonl")))
     if n_written != 1 + len(samples_by_task):
         raise LaminaError(f"lm-eval could not write its files into {folder}. Is the disk full?")

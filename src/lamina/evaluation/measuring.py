@@ -1,7 +1,6 @@
-"""Many variants of one model measured on one task or text, with one model load.
+"""Measures many variants of one model on one task or text, with one model load.
 
-Results are kept in files until the tables are written, so that a job that was killed continues
-there.
+Results are kept in files until the tables are written, so that a killed job can continue.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
 The arguments are the model, what messages call it, and what is measured with it in one pass.
 """
 
-_PATCH_BYTES = 1 << 30  # of the patches that are in memory at a time
+_PATCH_BYTES = 1 << 30  # limit of the patches that are in memory at a time
 
 
 class Unfinished:
@@ -71,8 +70,7 @@ def measure_variants(
     """Rows of `benchmarks` and of `benchmark_samples` of every variant.
 
     base: The base model of all variants.
-    variants: With what each is made of; as `assembly.read_all_parts` gives those that were not
-        refused.
+    variants: Each variant with its parts, as from `assembly.read_all_parts`, without refused ones.
     """
     benchmark_rows: list[dict[str, Any]] = []
     sample_rows: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Perplexity of documents, apart or joined, with a stated window and stride, and an error bar."""
+"""Measures the perplexity of documents, separate or joined, with a standard error."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ BLOCKS = 30
 """Blocks of windows that take the place of documents where these are joined."""
 
 _BATCH_POSITIONS = 8192  # padding included
-_LARGEST_EXPONENT = 700  # that exp() holds in float64, a little less
+_LARGEST_EXPONENT = 700  # slightly below the limit of exp() in float64
 _STAGE = "the evaluation of perplexity"
 
 
@@ -46,10 +46,10 @@ def joined_windows(
 ) -> list[Window]:
     """Cut one stream of all documents into windows, as papers on pruning do [arXiv 2301.00774].
 
-    Windows of `window` tokens do not overlap, the first token of each has no context and is not
-    scored, and what does not fill the last window is left out. So the mean over tokens is the mean
-    over windows. Neighbouring windows are alike: 30 blocks of them take the place of documents in
-    the error bar, or all windows if there are fewer.
+    Windows of `window` tokens do not overlap. The first token of each has no context and is not
+    scored, and an incomplete last window is left out. So the mean over tokens is the mean over
+    windows. Neighbouring windows are correlated, so 30 blocks of them take the place of documents
+    in the standard error, or all windows if there are fewer.
 
     Raises LaminaError if the stream does not fill a window.
     """
@@ -77,8 +77,8 @@ def split_windows(
     """Cut each document into windows of at most `window` tokens; documents are never joined.
 
     Windows start at multiples of `stride` (default `window`: no overlap). A window scores the
-    tokens that no earlier window has scored. The tokenizer encodes a document by its defaults, so
-    there is a BOS exactly if it adds one. The first token, BOS or not, has no context and is not
+    tokens that no earlier window has scored. The tokenizer encodes a document with its defaults, so
+    there is a BOS only if it adds one. The first token, BOS or not, has no context and is not
     scored. Without overlap, the first token of a later window is predicted from the token before
     it.
 
@@ -89,7 +89,7 @@ def split_windows(
         token_ids = encode_document(tokenizer, text)
         n_scored = 1
         for start in range(0, len(token_ids) - 1, stride or window):
-            # `window` inputs and `window` targets, which are one further to the right.
+            # `window` inputs and `window` targets, which are shifted by one.
             end = min(start + window + 1, len(token_ids))
             cut_windows.append(Window(tuple(token_ids[start:end]), n_scored - start, index))
             n_scored = end
@@ -108,7 +108,7 @@ def open_benchmark(
     tokenizer: PreTrainedTokenizerBase,
     options: PerplexityEntry,
 ) -> Score:
-    """What scores a model on the documents of benchmark `name`."""
+    """The function that scores a model on the documents of benchmark `name`."""
     return PerplexityBenchmark(name, documents, tokenizer, options).score
 
 
@@ -209,7 +209,7 @@ class _WindowLosses:
         first_scored = torch.tensor([[window.first - 1] for window in batch], device=device)
         is_scored = mask & (torch.arange(mask.shape[1], device=device) >= first_scored)
         totals = torch.zeros(len(batch), dtype=torch.float64, device=device)
-        # One window of a large vocabulary may have more logits than fit into memory. Then the
+        # With a large vocabulary, one window may have more logits than fit into memory. Then the
         # layers run again for each part of its positions.
         positions_per_part = max(1, self.most_logits // len(batch))
         for part in torch.arange(mask.shape[1]).split(positions_per_part):
@@ -239,8 +239,8 @@ class _WindowLosses:
 def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
     """Rows of table `benchmarks`: perplexity, mean NLL per token (nats), and mean NLL / log V.
 
-    The last one is that of arXiv 2403.17887. The mean is over tokens. Tokens of a document are not
-    independent, so its standard error treats documents as clusters: for the ratio r = ΣN/Σn of
+    The last one is defined in arXiv 2403.17887. The means are over tokens. Tokens of a document are
+    not independent, so the standard error treats documents as clusters: for the ratio r = ΣN/Σn of
     document sums, var(r) = K/(K-1) Σ(N - r n)² / (Σn)²; the error of the perplexity is exp(r) times
     that of r.
     """
@@ -253,7 +253,7 @@ def metric_rows(scores: Scores, vocabulary: int) -> list[dict[str, Any]]:
         spread = sum((nll - mean_nll * n_tokens) ** 2 for nll, n_tokens in scored)
         nll_stderr = math.sqrt(n_clusters / (n_clusters - 1) * spread) / total_tokens
 
-    # A destroyed model can exceed what exp() holds.
+    # The loss of a broken model can overflow exp().
     perplexity = math.exp(mean_nll) if mean_nll < _LARGEST_EXPONENT else math.inf
     log_vocabulary = math.log(vocabulary)
     # The value of each metric, and the factor of its standard error.

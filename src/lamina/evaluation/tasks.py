@@ -1,8 +1,8 @@
-"""lm-eval on many variants in one process: requests and their encodings are made once.
+"""Runs lm-eval on many variants in one process, with requests built and encoded only once.
 
 The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM.
-Only the model of the HFLM changes between variants. Where the engine can measure several variants
-in one pass, their log-likelihoods come from the engine.
+Only the model of the HFLM changes between variants. If the engine can measure several variants in
+one pass, their log-likelihoods come from the engine.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,8 +37,8 @@ from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.export.check import check_cache
 
-# lm-eval compiles a task's templates anew for every document; compiling depends on the text of the
-# template alone.
+# lm-eval compiles a task's templates again for every document. The result depends only on the text
+# of the template, so it is cached.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
 
 _BOOTSTRAP = 100_000  # resamplings for standard errors that have no formula, lm-eval's default
@@ -47,7 +47,7 @@ _STAGE = "the evaluation of a task"
 
 
 class TaskScores(NamedTuple):
-    """What one variant scores on a task."""
+    """The scores of one variant on a task."""
 
     metrics: list[dict[str, Any]]
     """Rows for table `benchmarks` (metric, value, stderr, n_samples, …)."""
@@ -69,7 +69,7 @@ class VariantLM(EncodingLM):
             pretrained=model,
             tokenizer=tokenizer,
             batch_size=_LARGEST_BATCH,
-            softmax_dtype="float32",  # of bfloat16 logits too, as the engine does
+            softmax_dtype="float32",  # even for bfloat16 logits, as in the engine
         )
         self._base = model
         self._encoded_requests: dict[int, Encoded] = {}  # by the identity of the request
@@ -94,7 +94,7 @@ class VariantLM(EncodingLM):
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
-        """Does the same as HFLM, but encodes a list of requests only once."""
+        """As HFLM, but a list of requests is encoded only once."""
         key = _hash_identities(requests)
         if key not in self._encoded_lists:
             encoded = self.encoded_once(requests)
@@ -145,7 +145,7 @@ class VariantLM(EncodingLM):
         return cast(list[tuple[float, bool]], self._run_in_fitting_batches(stock))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        """Does the same as HFLM, without the progress bar."""
+        """As HFLM, without the progress bar."""
         key = _hash_identities(requests)
         if key not in self._counted_lists:
             self._counted_lists.add(key)
@@ -159,13 +159,13 @@ class VariantLM(EncodingLM):
         return cast(list[str], self._run_in_fitting_batches(stock))
 
     def _note_cut(self, requests: Sequence[Instance], lengths: Sequence[int]) -> None:
-        """Note the documents of requests of which the model would read more tokens than it can."""
+        """Note the documents whose requests have more tokens than the model can read."""
         for request, length in zip(requests, lengths, strict=True):
             if length > self.max_length:
                 self.cut.add((str(request.task_name), int(request.doc_id or 0)))
 
     def _run_in_fitting_batches(self, run: Callable[[], Any]) -> Any:
-        """The result of `run`, begun anew in batches of half the size if a GPU's memory runs out.
+        """The result of `run`; it restarts with half the batch size if a GPU's memory runs out.
 
         HFLM takes the longest requests first, so that the first batch shows whether memory is
         enough.
@@ -199,11 +199,11 @@ def _hash_identities(requests: Sequence[Instance]) -> int:
 
 @contextmanager
 def likeliest_tokens(model: PreTrainedModel) -> Iterator[None]:
-    """While open, generation follows the task alone, and not generation_config.json of the model.
+    """While open, generation follows the task alone, and not the model's generation_config.json.
 
-    Models are published with penalties, bans and beams in that file, which transformers applies to
-    greedy decoding too. What is written is then not the likeliest, and two variants are compared
-    under a rule that neither stands for. Only the special tokens of the file are kept.
+    Published models have penalties, banned tokens and beams in that file, which transformers also
+    applies to greedy decoding. Then the output is not the likeliest one, and the comparison of two
+    variants depends on these rules. Only the special tokens of the file are kept.
     """
     published = model.generation_config
     model.generation_config = GenerationConfig(
@@ -218,12 +218,12 @@ def likeliest_tokens(model: PreTrainedModel) -> Iterator[None]:
 
 
 def count_lines(longest: int, vocabulary: int) -> int:
-    """Requests of at most `longest` tokens in one batch."""
+    """How many requests of at most `longest` tokens fit into one batch."""
     return max(1, min(_LARGEST_BATCH, logit_positions(vocabulary) // longest))
 
 
 class _NaNRefusal(LogitsProcessor):
-    """Stops a generation whose logits are NaN; changes nothing else."""
+    """Stops a generation if its logits are NaN; changes nothing else."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -239,10 +239,10 @@ class TaskBenchmark:
     task: An lm-eval task or group with the few-shot number set.
     limit: Score the first documents of each task only; None scores all.
     style: How prompts are written.
-    lm: What runs the model, by default a VariantLM of it.
+    lm: The lm-eval model that runs the variants, by default a new VariantLM.
 
-    Raises LaminaError if a task runs code that the model writes, a group has no score of its own,
-    or no score decides half of the documents.
+    Raises LaminaError if a task runs code that the model writes, if a group has no score of its
+    own, or if half of the documents are undecided.
     """
 
     def __init__(
@@ -269,13 +269,13 @@ class TaskBenchmark:
                     "another task."
                 )
             prompts.build_requests(single, self.lm, style, limit=limit)
-            # The evaluator builds the requests of a task each time it is called; these are the same
-            # for every variant.
+            # The evaluator builds the requests of a task at each call. They are the same for every
+            # variant, so they are kept.
             single.build_all_requests = partial(_reset_requests, single)
         self.undecided = self._find_undecided()
 
     def _find_undecided(self) -> dict[tuple[str, int], str]:
-        """Documents, by task and index, of which a right choice has the tokens of a wrong one."""
+        """Documents, by task and index, whose right and wrong choices have the same tokens."""
         undecided: dict[tuple[str, int], str] = {}
         documents: set[tuple[str, int]] = set()
         for name, task in self.tasks.items():
@@ -317,7 +317,7 @@ class TaskBenchmark:
     def evaluate(
         self, model: PreTrainedModel, name: str, together: Together | None = None
     ) -> EvalResults:
-        """The results of one variant as lm-eval's evaluator gives them, with the samples.
+        """The results of one variant from lm-eval's evaluator, with the samples.
 
         The arguments and the error are those of `score`.
         """
@@ -366,7 +366,7 @@ class TaskBenchmark:
         }
 
     def _group_samples(self, results: Any) -> list[dict[str, Any]]:
-        """Documents of the tasks as documents of the group, whose mean is the metric of the group.
+        """The documents of the tasks as documents of the group, such that their mean is its metric.
 
         The indices of the documents continue from task to task.
         """
@@ -395,10 +395,10 @@ class TaskBenchmark:
         return rows
 
     def _weigh_task(self, results: Any, name: str, key: str) -> float:
-        """The weight of a task's documents where tasks of all sizes have the same weight.
+        """The weight of a task's documents in a group whose tasks all have the same weight.
 
-        It cancels the size of the task: the mean size of the tasks that have the metric, by the
-        size of this task.
+        It cancels the size of the task: it is the mean size of the tasks that have the metric,
+        divided by the size of this task.
         """
         sizes = [
             _count_documents(results, task_name, key)
@@ -409,7 +409,7 @@ class TaskBenchmark:
 
 
 def _is_metric(key: str) -> bool:
-    """Whether a key of lm-eval's results is a metric with its filter, and no standard error."""
+    """Whether a key of lm-eval's results is a metric with its filter, and not a standard error."""
     metric, comma, _ = key.partition(",")
     return bool(comma) and not metric.endswith("_stderr")
 
@@ -442,7 +442,7 @@ def _sample_rows(results: Any, task: str) -> list[dict[str, Any]]:
 
 
 def _count_documents(results: Any, task: str, key: str) -> int:
-    """The number of documents of a score of a task or group."""
+    """The number of documents behind a score of a task or group."""
     counted: Mapping[str, Any] | None = results["n-samples"].get(task)
     return int(counted["effective"] if counted else results["results"][task]["sample_count"][key])
 
@@ -454,7 +454,7 @@ def _agree(values: Iterable[Any]) -> Any:
 
 
 def _metric_name(key: str) -> str:
-    """lm-eval's `metric,filter`; without the filter where it is empty or "none"."""
+    """lm-eval's `metric,filter`; without the filter if it is empty or "none"."""
     metric, _, filter_name = key.partition(",")
     return metric if filter_name in ("", "none") else f"{metric},{filter_name}"
 

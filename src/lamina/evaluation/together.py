@@ -1,8 +1,8 @@
-"""Log-likelihoods of many variants from one pass of the engine, which shares contexts and layers.
+"""Takes the log-likelihoods of many variants from one pass of the engine.
 
-Rows with the same context run that context once. Variants that are the base model without some
-units, with linear maps of the stream in the place of removed layers, run the layers before their
-first difference once. A variant with other weights is measured alone.
+Rows with the same context run that context once. Variants that only have units removed, or linear
+maps of the stream in their place, run the layers before their first difference once. A variant with
+other weights is measured alone.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ class Likelihood(NamedTuple):
 def candidate_of(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass.
 
-    None if its weights or layers are not those of the model, or a repair is no linear map.
+    None if its weights or layers are not those of the model, or a repair is not a linear map.
     """
     if parts.plan is None:
         return Candidate()
     if parts.adapter is not None:
         return None
-    if parts.plan.get("replacements"):  # which are layers of other models
+    if parts.plan.get("replacements"):  # layers of other models
         return None
     patches = {}
     for boundary, fitted in (parts.patches or {}).items():
@@ -66,8 +66,7 @@ class Together:
     The pass runs when the likelihoods of one variant are first asked for.
 
     candidates: The variants, by name.
-    progress: Takes a hash of some rows and gives the file that keeps their pass until it is
-        finished.
+    progress: Maps a hash of some rows to the file that keeps their pass until it is finished.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Together:
     ) -> None:
         self.model = model
         self._progress = progress
-        # Where one pass cannot hold all of them, neighbours that agree in many layers share one.
+        # If one pass cannot hold all of them, neighbours that agree in many layers share a pass.
         names = sorted(candidates, key=lambda name: sorted(map(parse_unit, candidates[name].edits)))
         self.candidates = {name: candidates[name] for name in names}
         self._measured: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
@@ -90,7 +89,7 @@ class Together:
         None for a variant that is measured alone: it has other weights, or the engine cannot run
         its family correctly.
 
-        stage: The name of this work in messages.
+        stage: What messages call this work.
 
         Raises LaminaError if the variant gives NaN.
         """
@@ -136,7 +135,7 @@ def pack_shared_rows(rows: Sequence[Scored], limit: int | None = None) -> list[S
     Rows that follow each other are one sample if they share enough of their contexts. Two contexts
     may also differ near their end if their continuation is the same, as in WinoGrande.
 
-    limit: Tokens that the model reads at once.
+    limit: The most tokens that the model reads at once.
     """
     groups: list[list[Scored]] = []
     line_length = 0  # of the last group, with what its rows share once
@@ -145,9 +144,9 @@ def pack_shared_rows(rows: Sequence[Scored], limit: int | None = None) -> list[S
         row_length = len(context_ids) + len(continuation)
         n_shared = _count_shared(groups[-1][0], row) if groups else 0
         n_new = row_length - n_shared
-        # A token that begins all texts is no context.
+        # A token that begins all texts does not count as context.
         is_context = n_shared > 0 and 2 * n_shared >= len(continuation)
-        # Attention grows with the square of a line.
+        # Attention cost grows with the square of a line's length.
         if is_context and line_length + n_new <= max(LINE, 2 * row_length):
             groups[-1].append(row)
             line_length += n_new
@@ -178,6 +177,6 @@ def _count_shared(first: Scored, second: Scored) -> int:
             break
         n_same += 1
     if n_same == min(len(first_context), len(second_context)):
-        return 0  # one context begins the other
+        return 0  # one context is a prefix of the other
     longest = max(len(first_context), len(second_context))
     return n_same if 2 * n_same >= longest else 0

@@ -1,8 +1,8 @@
-"""A metric's pass: without each unit, the model writes the answers of a calibration with its cache.
+"""Removes each unit in turn, and lets the model write the answers of a calibration.
 
-A candidate is the model that is really cut, as for a benchmark, so it writes what its export would
-write. Candidates share nothing but the weights: the pass costs one generation for each unit. The
-last sets of a portfolio are judged in the same way.
+A candidate is actually cut, as for a benchmark, so it writes what its export would write.
+Candidates share nothing but the weights: the pass costs one generation run per unit. The last sets
+of a portfolio are judged in the same way.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,7 +32,7 @@ from lamina.store.unfinished import Progress
 
 
 class Questions(NamedTuple):
-    """The questions of a calibration whose answers are written."""
+    """The questions of a calibration with generated answers."""
 
     tasks: Sequence[ConfigurableTask]
     """With their requests, which are in the order of the calibration's samples."""
@@ -44,12 +44,12 @@ class Questions(NamedTuple):
         sample_indices: Collection[int],
         candidates: Sequence[Candidate],
     ) -> np.ndarray:
-        """Whether candidates answer samples right, (candidates, samples), 1 or 0.
+        """Whether candidates answer samples correctly, (candidates, samples), 1 or 0.
 
-        A candidate whose logits are NaN on a question answers none of them right.
+        A candidate whose logits are NaN on a question answers none of them correctly.
 
-        sample_indices: Of the samples that are answered, in the calibration; rows are in this order
-            from the lowest.
+        sample_indices: The calibration's samples that are answered; the results are in ascending
+            order of these indices.
         """
         writer = WritingLM(model, self.tokenizer, Generate())
         n_samples = len(set(sample_indices))
@@ -74,10 +74,10 @@ def draw_questions(
 ) -> Questions:
     """The questions of calibration `name`, as its samples were drawn.
 
-    manifest: That of the model.
-    option: The key of the selector by which answers are written, for messages.
+    manifest: The model's manifest.
+    option: The selector's key that asks for written answers, for messages.
 
-    Raises LaminaError if it has no written answers, or exact match cannot judge them.
+    Raises LaminaError if the calibration has no written answers, or exact match cannot judge them.
     """
     where = f"calibrations.{name}"
     check_questions(where, entry, option)
@@ -102,12 +102,13 @@ def sweep_rows(
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys: column `written_correct`, per unit and sample.
 
-    A removal whose logits are NaN on a question answers none of them right.
+    A removal whose logits are NaN on a question answers none of them correctly.
 
     removed: The units that were removed before.
-    questions: Those of the samples.
+    questions: The questions of the samples.
     with_current: Whether the model before the removals has rows too.
-    progress: Keeps what is measured so far, for a process that continues the work of a killed one.
+    progress: Stores what is measured so far, so that a new process can continue a killed one's
+        work.
 
     Raises LaminaError if the model before the removals gives NaN.
     """

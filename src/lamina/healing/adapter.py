@@ -1,4 +1,4 @@
-"""The two files that a healing leaves behind, as PEFT names and reads them.
+"""Writes the two files of a healing, as PEFT names and reads them.
 
 `adapter_model.safetensors` holds the trained tensors, `adapter_config.json` what PEFT needs to know
 about them. `lamina.models.adapters` reads both.
@@ -15,7 +15,7 @@ import torch
 from lamina.models.adapters import CONFIG_SHA256_KEY, TARGETS_KEY
 from lamina.store import parquet
 
-# The configuration of an adapter without low-rank updates: PEFT loads it and changes nothing.
+# The configuration of an adapter without low-rank updates: with it, PEFT changes nothing.
 CONFIG_WITHOUT_UPDATES: Mapping[str, Any] = {
     "peft_type": "LORA",
     "target_modules": [],
@@ -34,7 +34,7 @@ def write_adapter(
     weights: the trained tensors, by PEFT's name of an update, or the name of the variant's
         parameter or buffer.
     adapter_config: the content of adapter_config.json.
-    targets: which modules the tensors belong to, as `adapters.find_adaptable` takes it.
+    targets: which modules the tensors belong to, as in `adapters.find_adaptable`.
     """
     folder = Path(folder)
     config_text = json.dumps(adapter_config, indent=2, sort_keys=True, default=str) + "\n"

@@ -1,7 +1,7 @@
-"""Which documents a healing holds out, and which samples make each optimiser step.
+"""Decides which documents a healing holds out, and which samples make each optimiser step.
 
-Only random numbers of Python are drawn here, seeded by the options: a training that was interrupted
-continues with the same batches.
+The random numbers come from Python's generator, seeded by the options, so that an interrupted
+training continues with the same batches.
 """
 
 import random
@@ -65,15 +65,15 @@ def split_sources(
 def plan_steps(sources: Sequence[TrainingSource], options: Healing) -> Iterator[OptimiserStep]:
     """All optimiser steps of a training, the same ones for the same seed.
 
-    `max_steps` bounds the steps of all epochs together.
+    `max_steps` limits the total steps of all epochs.
     """
     generator = random.Random(options.seed)
     n_planned = 0
     for epoch in range(1, options.epochs + 1):
         batches = shuffle_batches(sources[0].samples, options.batch, generator)
         if len(sources) > 1:
-            # The shuffle above is then of no use, but leaving it out would change every mixture
-            # drawn so far.
+            # The shuffle above is then useless, but removing it would change the mixtures of
+            # earlier trainings.
             batches = draw_mixed_batches(sources, options.batch, generator)
         if options.max_steps is not None:
             batches = batches[: options.max_steps - n_planned]
@@ -102,8 +102,8 @@ def draw_mixed_batches(
 ) -> list[list[list[Sample]]]:
     """Batches drawn from several sources at once, in which every scored token counts the same.
 
-    The source with the greatest weight contributes all of its samples once, every other source a
-    random share of its samples: its weight divided by the greatest weight.
+    The source with the greatest weight contributes all of its samples once. Every other source
+    contributes a random share of its samples: its weight divided by the greatest weight.
     """
     greatest_weight = max(source.weight for source in sources)
     drawn_samples: list[tuple[int, Sample]] = []

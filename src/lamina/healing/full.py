@@ -101,7 +101,7 @@ def _draw_random_weights(variant: PreTrainedModel, weights: Mapping[str, nn.Para
 
 
 def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
-    """Write all weights in the place of an adapter, under the names of the variant's parameters."""
+    """Write all weights in place of an adapter, under the names of the variant's parameters."""
     from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
     from lamina.models.adapters import ALL_WEIGHTS
 

@@ -1,4 +1,4 @@
-"""Healing by a short training of low-rank updates, of a repair's patches, or of both.
+"""Healing by a short training of low-rank updates (LoRA), of a repair's patches, or of both.
 
 The defaults are those of arXiv 2605.14075, appendix E.7, except that the epoch is chosen on a
 validation split. Validation and benchmarks see the same model: the updates merged into the weights,
@@ -92,7 +92,7 @@ def heal(
 
     Returns the variant with the weights of the best epoch, and the rows of table `training`.
 
-    Raises LaminaError if the variant has no patch to train or no projections to adapt, or as
+    Raises LaminaError if the variant has no patches to train or no projections to adapt, or as
     `training.Trainer` does.
     """
     import torch
@@ -179,9 +179,9 @@ def _make_patches_trainable(variant: PreTrainedModel, options: Lora) -> None:
 
 
 def configure_peft(model: PreTrainedModel, options: Lora) -> LoraConfig:
-    """PEFT's configuration, with every projection that the options target by its full name.
+    """PEFT's configuration, with every targeted projection by its full name.
 
-    The update of experts that are stacked in one parameter is added to their weights and never sees
+    The update of experts that are stacked in one parameter is added to their weights. It never sees
     their inputs, so it cannot have dropout. PEFT has one dropout for all updates.
     """
     from peft import LoraConfig
@@ -201,7 +201,7 @@ def configure_peft(model: PreTrainedModel, options: Lora) -> LoraConfig:
     has_conv1d = any(isinstance(model.get_submodule(name), Conv1D) for name in adaptable.modules)
     return LoraConfig(
         r=options.rank,
-        lora_alpha=cast(int, options.alpha),  # annotated as int; PEFT takes any number
+        lora_alpha=cast(int, options.alpha),  # annotated as int, but PEFT accepts any number
         lora_dropout=update_dropout,
         target_modules=adaptable.modules,
         target_parameters=adaptable.parameters or None,
@@ -218,7 +218,7 @@ def save(lora_variant: LoraVariant, folder: str | Path) -> None:
     """
     from lamina.healing.adapter import CONFIG_WITHOUT_UPDATES, write_adapter
 
-    # In memory an update has the name of its adapter, `default`; in a file it has not.
+    # In memory, the name of an update contains its adapter, `default`; in a file it does not.
     saved_weights = {
         name.replace(".default.", "."): weight for name, weight in lora_variant.weights.items()
     }
@@ -228,7 +228,7 @@ def save(lora_variant: LoraVariant, folder: str | Path) -> None:
         peft_settings["base_model_name_or_path"] = None
         peft_settings["inference_mode"] = True
         peft_settings["target_modules"] = sorted(peft_settings["target_modules"])
-        # The order of a set differs from process to process, and the bytes of the file must not.
+        # The order of a set differs between processes, but the bytes of the file must not.
         adapter_config = {
             key: value for key, value in peft_settings.items() if not isinstance(value, set)
         }
@@ -248,7 +248,7 @@ def merged_updates(model: nn.Module) -> Iterator[None]:
         for layer in lora_layers:
             module = cast("nn.Module", layer)
             weight_holder, weight_name = adapted_weight(module)
-            # Updates cannot be merged into weights in 4 bits, and stay beside them.
+            # Updates cannot be merged into 4-bit weights, and remain separate.
             if not getattr(weight_holder, weight_name).is_floating_point():
                 continue
             hooks.enter_context(module.register_forward_pre_hook(merging.merge))
@@ -261,8 +261,8 @@ def merged_updates(model: nn.Module) -> Iterator[None]:
 class TemporaryMerge:
     """Hooks that merge an update into a copy of its weight while a projection is called.
 
-    Only one weight is copied at a time, and again in every pass. So the weights that are shared
-    with the base model do not change, and memory is bounded.
+    One weight at a time is copied, in every pass again. So the weights that are shared with the
+    base model do not change, and memory is bounded.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a healing minimises: language modelling, distillation, or the distance of residual streams.
+"""The losses of a healing: language modelling, distillation, and distance of residual streams.
 
 A loss is a sum over the tokens of a batch, divided by the number of these tokens in the whole
 batch. It depends neither on padding nor on how a batch is split into parts. A token is *scored* if
@@ -39,7 +39,7 @@ class ScoredBatch:
 
     token_ids: torch.Tensor  # (B, T), on the device of the variant
     is_scored: torch.Tensor  # (B, T - 1): whether token t + 1, which position t predicts, is scored
-    is_read: torch.Tensor  # (B, T or T - 1): whether the model reads the token; not of padding
+    is_read: torch.Tensor  # (B, T or T - 1): whether the model reads the token; False for padding
 
     @classmethod
     def of(cls, samples: Sequence[Sample], device: torch.device) -> ScoredBatch:
@@ -51,8 +51,7 @@ class ScoredBatch:
         first_scored = torch.tensor([[_first_scored(sample)] for sample in samples], device=device)
         positions = torch.arange(is_real.shape[1], device=device)
         is_scored = is_real & (positions >= first_scored)
-        # A row may be one token longer than the model's context. That last token is predicted, and
-        # not read.
+        # A row may be one token longer than the model's context: its last token is only predicted.
         n_read = max(len(sample.sequence()) for sample in samples)
         return cls(token_ids, is_scored[:, 1:], is_real[:, :n_read])
 
@@ -127,7 +126,7 @@ class Objective:
     def count_tokens(self, samples: Sequence[Sample]) -> list[int]:
         """The number of tokens by which each of the `sum_losses` is divided.
 
-        These are the scored tokens, and for streams all tokens that are read.
+        For logits these are the scored tokens, for streams all tokens that are read.
         """
         counts = [sum(_count_scored(sample) for sample in samples)]
         if self.compared_layers:
@@ -156,14 +155,14 @@ class Objective:
 
     @torch.no_grad()
     def _run_teacher(self, batch: ScoredBatch) -> torch.Tensor | None:
-        """Run as much of the base model as is needed; for `distill`, return its logits.
+        """Run as much of the base model as needed; for `distill`, return its logits.
 
         The logits are those that predict the scored tokens, (n_scored, V).
         """
         if self.name == "distill":
             return batch.select_predictions(self.base(**batch.model_inputs).logits)
         if self.compared_layers:
-            # The streams are what is wanted of it, so the head does not run.
+            # Only its streams are needed, so the head does not run.
             decoder: Any = self.base.base_model
             decoder(**batch.model_inputs)
         return None
@@ -178,7 +177,7 @@ class Objective:
 
         h is the stream after the run in the base model, and ĥ that of the variant, after its patch
         [arXiv 2403.17887, eq. 8, which does not divide]. The first token's stream is often a
-        thousand times as large as all others, and without the division nothing else would count.
+        thousand times larger than all others, and would dominate without the division.
         """
         distance_sum = is_read.new_zeros((), dtype=torch.float32)
         for base_layer, position in self.compared_layers.items():
@@ -192,7 +191,7 @@ class Objective:
         return distance_sum
 
     def _apply_patch(self, stream: torch.Tensor, position: int) -> torch.Tensor:
-        """What enters a layer of the variant, or its final norm, after the patch; (tokens, C)."""
+        """The input (tokens, C) of a layer of the variant, or of its final norm, after the patch."""
         layers = layers_of(self.variant)
         module = layers[position] if position < len(layers) else final_norm_of(self.variant)
         if not isinstance(module, Patched):
@@ -206,8 +205,8 @@ class Divergence(torch.autograd.Function):
     """T² KL(softmax(teacher / T) ‖ softmax(student / T)), a sum over tokens, of logits (tokens, V).
 
     The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the
-    value, for some tokens at a time, so that probabilities of a whole batch in float32 are never
-    kept. It is exactly zero where the logits are equal.
+    value, for some tokens at a time. So the float32 probabilities of a whole batch are never kept.
+    The gradient is exactly zero where the logits are equal.
     """
 
     @staticmethod

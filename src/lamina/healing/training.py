@@ -1,9 +1,8 @@
 """The optimiser steps of a healing, its validation, and how it continues after an interruption.
 
-The epoch that is kept is chosen on validation documents, which are split from the given ones and
-are never test data. Epoch 0, the variant before training, may be chosen too. The learning rate
-rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the
-last step.
+The best epoch is chosen on validation documents, which are split from the given ones and are never
+test data. Epoch 0, the variant before training, may be chosen too. The learning rate rises linearly
+over `warmup_steps` (at most a tenth of all steps) and then falls as a cosine to 0 at the last step.
 """
 
 from __future__ import annotations
@@ -61,9 +60,10 @@ class Trainer:
     """One training, from the split of its documents to the weights of its best epoch.
 
     weights: what is trained, by name; at the end, the weights of the best epoch.
-    as_saved: while this context is open, the variant computes as it will when it is loaded.
+    as_saved: while this context is open, the variant computes as it will after it is saved and
+        loaded.
     progress: where the state is saved after each epoch and every SAVE_INTERVAL steps. A training
-        with a saved state continues there, with the random numbers, moments and batches of an
+        continues from a saved state with the random numbers, moments and batches of an
         uninterrupted one.
 
     Raises LaminaError if there are too few documents for a validation split, or if the loss is not
@@ -87,7 +87,7 @@ class Trainer:
         all_steps = list(plan_steps(training_sources, options))
         self.kept_epoch = None if options.keep == "best" else options.keep
         self.steps = end_at_epoch(all_steps, self.kept_epoch)
-        self.n_planned_steps = len(all_steps)  # which the learning rate is laid out for
+        self.n_planned_steps = len(all_steps)  # the length of the learning rate schedule
         self.peak_learning_rate = options.learning_rate
         self.warmup_steps = limit_warmup(options.warmup_steps, self.n_planned_steps)
         self.max_positions = position_budget(objective, weights)
@@ -164,7 +164,7 @@ class Trainer:
         self.rows.append(training_row)
 
     def _backpropagate(self, sample_groups: Sequence[Sequence[Sample]]) -> BatchLoss:
-        """Accumulate the gradient of a batch; if memory runs out, parts are smaller from now on."""
+        """Accumulate the gradient of a batch; if memory runs out, later micro-batches are smaller."""
         sample_lengths = [count_tokens(sample) for group in sample_groups for sample in group]
         longest_sample = max(sample_lengths)
         n_positions = min(self.max_positions, len(sample_lengths) * longest_sample)
@@ -181,7 +181,7 @@ class Trainer:
     def _validate_epoch(self) -> None:
         """Validate the weights after the last step, and keep them if they are the best so far.
 
-        If one epoch was asked for, its weights are kept, however good they are.
+        If the options name an epoch, its weights are kept, however good they are.
         """
         last_row = self.rows[-1]
         last_row["validation_loss"] = self._validation_loss()
@@ -218,7 +218,7 @@ class Trainer:
     def _state(self) -> dict[str, torch.Tensor]:
         """The tensors that the next steps depend on.
 
-        Their batches follow from the number of steps taken.
+        The batches follow from the number of steps taken.
         """
         saved_tensors = {"random": torch.get_rng_state()}
         if torch.cuda.is_available():
@@ -233,7 +233,7 @@ class Trainer:
     def _restore(
         self, saved_tensors: Mapping[str, torch.Tensor], saved_facts: Mapping[str, Any]
     ) -> None:
-        """Continue from what `_state` gave."""
+        """Continue from tensors that `_state` returned."""
         torch.set_rng_state(saved_tensors["random"])
         if "random.cuda" in saved_tensors:
             torch.cuda.set_rng_state(saved_tensors["random.cuda"])
@@ -253,10 +253,9 @@ class Trainer:
 class MasterWeights:
     """Float32 copies of the trained weights, on which the optimiser takes its steps.
 
-    Most steps are smaller than half the spacing of bfloat16 numbers, and would be lost in the
-    weights themselves. Weights that are in float32 already are their own masters. The gradient of
-    every other weight moves to its master as soon as it is complete, so that no gradient is kept
-    twice.
+    Most steps are smaller than half the spacing of bfloat16 numbers, and would be lost in rounding.
+    Weights that are already in float32 are their own masters. The gradient of every other weight
+    moves to its master as soon as it is complete, so that no gradient is stored twice.
     """
 
     def __init__(self, weights: Mapping[str, nn.Parameter]) -> None:
@@ -284,7 +283,7 @@ class MasterWeights:
             weight.grad = None
 
     def release(self) -> None:
-        """Leave gradients with the weights from now on."""
+        """Stop moving gradients to the masters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -316,7 +315,7 @@ def end_at_epoch(steps: Sequence[OptimiserStep], epoch: int | None) -> list[Opti
 
 
 def limit_warmup(warmup_steps: int, n_steps: int) -> int:
-    """The steps over which the learning rate rises: a tenth of all steps at most."""
+    """The number of warm-up steps, limited to a tenth of all steps."""
     n_warmup = min(warmup_steps, max(1, n_steps // 10))
     if n_warmup < warmup_steps:
         print(
@@ -329,7 +328,7 @@ def limit_warmup(warmup_steps: int, n_steps: int) -> int:
 def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> float:
     """The factor of the peak learning rate at a step, 1 … n_steps.
 
-    It rises linearly to 1, and then falls as a cosine to 0.
+    The factor rises linearly to 1, and then falls as a cosine to 0.
     """
     if step_number <= warmup_steps:
         return step_number / warmup_steps
@@ -338,7 +337,7 @@ def scale_learning_rate(step_number: int, warmup_steps: int, n_steps: int) -> fl
 
 
 def position_budget(objective: Objective, weights: Mapping[str, nn.Parameter]) -> int:
-    """The token positions of a part of a batch, padding included.
+    """The token positions of a micro-batch, padding included.
 
     Their activations fit into half of the free memory, or into 2 GiB on a CPU.
 
@@ -372,7 +371,7 @@ def accumulate_gradients(
     for group in sample_groups:
         lengths = [count_tokens(sample) for sample in group]
         for part_indices in by_length(lengths, max_positions):
-            # In the order of the batch: a part that holds all of it is then the batch itself.
+            # Keep the order of the batch, so that a single part equals the whole batch.
             part_losses = objective.sum_losses([group[index] for index in sorted(part_indices)])
             mean_loss = part_losses[0] / n_tokens_by_loss[0]
             for loss, n_tokens in zip(part_losses[1:], n_tokens_by_loss[1:], strict=True):

@@ -1,4 +1,4 @@
-"""Adapters that healings wrote, and which weights of a model PEFT can adapt.
+"""Applies adapters that healings wrote, and finds the weights of a model that PEFT can adapt.
 
 An adapter is a folder with the two files of PEFT. Its tensors are low-rank updates, trained patches
 or both, or all weights of a variant.
@@ -25,10 +25,10 @@ from lamina.store import checksum, parquet
 # Keys in the metadata of an adapter's tensors.
 TARGETS_KEY = "targets"  # what is adapted, as `find_adaptable` takes it; by default `mlp`
 CONFIG_SHA256_KEY = "settings"  # of adapter_config.json
-ALL_WEIGHTS = "everything"  # the value of TARGETS_KEY where the tensors replace all weights
+ALL_WEIGHTS = "everything"  # the value of TARGETS_KEY if the tensors replace all weights
 
 _PEFT_PREFIX = "base_model.model."  # PEFT puts it before every name in its file
-# PEFT imports it, and it warns of a kernel for 4 bits that nothing here asks for.
+# PEFT imports bitsandbytes, which warns about a 4-bit kernel that is not used here.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 Tensors = Mapping[str, torch.Tensor]
@@ -69,7 +69,7 @@ def find_adaptable(model: PreTrainedModel, targets: str) -> AdaptableWeights:
 
     targets: `mlp`, `attention`, both (`all`) or `none`.
 
-    Raises LaminaError if the model has none of that name.
+    Raises LaminaError if the model has no such weights.
     """
     components = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
     modules: list[str] = []
@@ -91,7 +91,7 @@ def apply_adapter(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Apply what a healing trained to a variant of its plan and patches; return the variant.
 
     Trained patches replace the variant's own, low-rank updates are merged. Each weight that changes
-    is copied, since the base model shares it.
+    is copied, because the base model shares it.
 
     Raises LaminaError if the adapter is damaged or belongs to another variant.
     """
@@ -139,7 +139,7 @@ def _read_adapter(folder: Path) -> _StoredAdapter:
 def _replace_weights(variant: PreTrainedModel, tensors: Tensors, folder: Path) -> None:
     """Replace all weights of a variant by trained ones.
 
-    If layers that run again were trained as copies, there are more of them than the variant shares.
+    If repeated layers were trained as separate copies, there are more tensors than shared weights.
     """
     are_copied = len(tensors) > len(dict(variant.named_parameters()))
     weights: dict[str, nn.Parameter] = {}
@@ -205,10 +205,10 @@ def unshare_adapted_weight(lora_layer: nn.Module) -> nn.Parameter:
 
 @contextmanager
 def untranslated_names(model: PreTrainedModel) -> Iterator[None]:
-    """While open, PEFT takes the names of modules as they are.
+    """While open, PEFT uses the names of modules as they are.
 
-    Else it translates them by the model's type: in families with experts it would take `gate_proj`
-    for the experts of checkpoints from before they were stacked.
+    Otherwise it translates them by model type. In families with experts it would take `gate_proj`
+    for the experts of older checkpoints, which were not stacked yet.
     """
     model.config.__dict__["model_type"] = ""
     try:

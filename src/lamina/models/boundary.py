@@ -46,7 +46,7 @@ class Repairing(Protocol):
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
         """Repair a variant.
 
-        It shares its parameters with the base model, so none of them may change.
+        The variant shares its parameters with the base model, so none may be changed in place.
         """
 
 
@@ -64,7 +64,7 @@ class Patch:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """The tensors that the patch has, by name: what it is stored as."""
+        """The tensors of the patch by name, as they are stored."""
         tensors: dict[str, torch.Tensor] = {}
         for name in modeling_lamina.PARTS:
             tensor = getattr(self, name)
@@ -123,7 +123,7 @@ def unshare_parameters(
 
     Tied parameters stay tied.
 
-    parts_layers: Whether a layer that runs again gets parameters of its own for each run.
+    parts_layers: Whether a layer that runs again gets its own parameters for each run.
     """
     copies = {weight: _copy_parameter(weight) for weight in model.parameters()}
     for module in model.modules():
@@ -169,8 +169,8 @@ def check_patches(
 ) -> None:
     """Refuse patches that a materialised variant of the base model would refuse.
 
-    Raises LaminaError if the patches do not belong to the runs that `units` leave, or if one of
-    them would come after the last layer of a model without a final norm.
+    Raises LaminaError if the patches do not match the runs of removed `units`, or if one of them
+    would come after the last layer of a model without a final norm.
     """
     check_boundaries(model, units, patches)
     steps = steps_of(model, units)
@@ -183,7 +183,7 @@ def check_patches(
 def check_boundaries(
     model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Any]
 ) -> None:
-    """Refuse, by a LaminaError, repairs that do not belong to the runs that `units` leave."""
+    """Raise a LaminaError for repairs that do not match the runs of removed `units`."""
     family = family_of(model)
     removes_sublayer = any(parse_unit(unit)[1] in SUBLAYERS for unit in units)
     if family.stream_norm and removes_sublayer:
@@ -213,7 +213,7 @@ class NotFiniteError(LaminaError):
 
 
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
-    """Refuse NaN, by a NotFiniteError that names the model and the stage in which it happened."""
+    """Raise a NotFiniteError for NaN; it names the model and the stage."""
     if torch.isnan(values).any():
         raise NotFiniteError(
             f"{name} gives NaN during {stage}. Its numbers overflow in {values.dtype}: "

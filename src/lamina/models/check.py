@@ -1,12 +1,12 @@
-"""Checks of a model against itself: its logits when layers are bypassed in a plain forward pass.
+"""Checks a model against itself: against plain forward passes in which layers are bypassed.
 
-A bypassed layer returns its input. Every number of lamina assumes that this is what cutting the
-layer does to the model. A sweep's streams, a cut model and an export all remove layers in other
-ways, so each of them is compared with the logits computed here before it is trusted.
+A bypassed layer returns its input. Every number of lamina assumes that cutting the layer has the
+same effect. Sweeps, cut models and exports remove layers in other ways, so each of them is compared
+with the logits computed here before it is trusted.
 
-A finding on a model in memory is stored, so that nothing is checked twice. It holds for texts of up
-to so many tokens. Rule check_model writes the findings on a model into check.json; a job that loads
-the same model in the same way starts with them, and checks what they leave open.
+A finding on a model in memory is stored with the length of the texts for which it holds, so that
+nothing is checked twice. Rule check_model writes the findings on a model into check.json. A job
+that loads the same model in the same way starts with them, and only checks what they leave open.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 """The largest `distance` of logits that is allowed, by dtype of the model; else `COARSE`."""
 COARSE = 0.1
 
-# Tokens of the text on which a model is checked: at least, if there is one, and at most.
+# Tokens of the text on which a model is checked: at least (if there is such a text) and at most.
 _SHORTEST_TEXT = 16
 _LONGEST_TEXT = 64
-# Logits of a row that are compared at a time. A vocabulary of 262,144 then takes no more memory.
+# Logits of a row that are compared at a time. This limits memory for a vocabulary of 262,144.
 _COMPARED_LOGITS = 1 << 21
 _COMPUTED_LOGITS = 1 << 27  # at a time: 256 MiB in bfloat16
-_LONG_TEXT_LAYERS = 5  # fewer may hide what adds up over layers
+_LONG_TEXT_LAYERS = 5  # fewer may hide errors that add up over layers
 _CAUSAL = "causal, and can be cut"  # the name of the finding of `check`
 
 
@@ -56,10 +56,9 @@ def tested_removals(model: PreTrainedModel) -> list[int]:
 
 
 def long_text_layers(model: PreTrainedModel) -> list[int]:
-    """Layers through which long texts run in a proof: five from first to last, and one of each
-    other kind.
+    """Layers for long texts in a proof: five from first to last, and one of each other kind.
 
-    What a model does from some length on (a window, a chunk) follows from the kind of a layer.
+    What a model does beyond some length (a window, a chunk) depends on the kind of a layer.
     """
     last_layer = len(layers_of(model)) - 1
     n_steps = _LONG_TEXT_LAYERS - 1
@@ -68,7 +67,7 @@ def long_text_layers(model: PreTrainedModel) -> list[int]:
 
 
 def _add_other_kinds(model: PreTrainedModel, layer_indices: list[int]) -> list[int]:
-    """These layers, and the first one of each kind that none of them is."""
+    """These layers, and the first layer of each kind that is not among them."""
     layers = layers_of(model)
     layer_types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
     kinds: list[tuple[str | None, set[type[nn.Module]]]] = []
@@ -83,7 +82,7 @@ def _add_other_kinds(model: PreTrainedModel, layer_indices: list[int]) -> list[i
 
 
 def skipped_layers(model: PreTrainedModel) -> list[int]:
-    """Layers through which long texts do not run in a proof."""
+    """Layers that long texts skip in a proof."""
     run_layers = set(long_text_layers(model))
     return [layer for layer in range(len(layers_of(model))) if layer not in run_layers]
 
@@ -100,7 +99,7 @@ def shallow_model(model: PreTrainedModel) -> PreTrainedModel:
 def refusing_errors(saying: str) -> Iterator[None]:
     """Turn any error of a model's code into a LaminaError.
 
-    A lack of memory is not the model's fault, and stays what it is.
+    An out-of-memory error is not the model's fault, and passes through.
     """
     try:
         yield
@@ -123,9 +122,9 @@ def shorten_sequence(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
 
 
 def compared_positions(model: PreTrainedModel, ids: Sequence[int]) -> int:
-    """How many last positions of a row are compared: half of it, and at most 64.
+    """How many last positions of a row are compared: half of them, and at most 64.
 
-    With a large vocabulary they are fewer.
+    A large vocabulary allows fewer.
     """
     most_rows = _COMPARED_LOGITS // text_config(model).vocab_size
     return max(1, min(_LONGEST_TEXT, len(ids) // 2, most_rows))
@@ -138,9 +137,9 @@ def last_logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.
 
 @contextmanager
 def score_only(model: PreTrainedModel, places: slice) -> Iterator[None]:
-    """While open, only the positions in the slice `places` are multiplied by the output embedding.
+    """While open, the LM head computes only the positions in the slice `places`.
 
-    So long rows fit into memory.
+    This lets long rows fit into memory.
     """
     head = model.get_output_embeddings()
     if head is None:
@@ -186,7 +185,7 @@ def _bypassing(layers: Iterable[nn.Module], layer_sets: Sequence[frozenset[int]]
 
 
 class _Bypass:
-    """The hooks by which some rows of a batch leave a layer as they entered it."""
+    """Hooks that make some rows of a batch leave a layer as they entered it."""
 
     def __init__(self, rows: Sequence[int]) -> None:
         self.rows = rows
@@ -207,16 +206,16 @@ class _Bypass:
 
 
 def dtype_tolerance(model: PreTrainedModel) -> float:
-    """The largest `distance` that rounding explains in the dtype of a model."""
+    """The largest `logit_distance` that rounding explains in the dtype of a model."""
     return ROUNDING.get(model.dtype, COARSE)
 
 
 def logit_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
     """How far logits `found` (positions, V) are from `wanted`.
 
-    Relative to how far `wanted` is from its mean; the largest value over positions. In 16 bits it
-    is the median, because rounding sometimes sends a token to another expert. A position where only
-    one of the two is finite is infinitely far.
+    The distance is relative to how far `wanted` is from its mean. It is the largest over positions;
+    in 16 bits it is the median, because rounding sometimes routes a token to another expert. At a
+    position where only one of the two is finite, it is infinite.
     """
     found = found.float()
     wanted = wanted.float().to(found.device)
@@ -229,14 +228,14 @@ def logit_distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype
 
 
 def check_model(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
-    """Refuse a model that looks ahead, or whose layers cannot be cut.
+    """Refuse a model that is not causal, or whose layers cannot be cut.
 
     Logits must not depend on later tokens, and must be the same whether layers are cut or bypassed.
-    Both are checked on the longest row, because windows and chunks change nothing before their
-    size, and some rotations of positions depend on the length of a text. One pass runs through all
-    layers, and the others through those of `long_text_layers`.
+    Both are checked on the longest row, because windows and chunks have no effect on shorter rows,
+    and some rotary embeddings depend on the length of a text. One pass runs through all layers, the
+    others through those of `long_text_layers`.
 
-    Raises LaminaError, which says which of them fails, and by how much.
+    Raises LaminaError that says which check fails, and by how much.
     """
     if read_finding(model, _CAUSAL, len(longest)):
         return
@@ -244,8 +243,8 @@ def check_model(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[in
     if depth >= 3:
         tested_layers = skipped_layers(model) or [depth // 3, depth - 1]
         check_edits(model, list(map(str, tested_layers)), longest)
-    # Without the second half, and without the last token: a model that keeps the best tokens may
-    # change anywhere.
+    # Leave out the second half, then only the last token: if a model keeps the best tokens, its
+    # logits may change anywhere.
     shallow = shallow_model(model)
     for n_left_out in (compared_positions(model, longest), 1):
         _check_causal(shallow, ids, longest, n_left_out)
@@ -263,7 +262,7 @@ def _check_causal(
     if far <= most:
         return
 
-    # Which logits damaged weights make NaN may depend on the length of a row.
+    # With damaged weights, the length of a row may determine which logits are NaN.
     if before.isnan().any() or again.isnan().any():
         raise not_numbers(model)
     family = text_config(model).model_type
@@ -301,11 +300,12 @@ def not_numbers(model: PreTrainedModel) -> LaminaError:
 
 
 def check_edits(model: PreTrainedModel, edits: Iterable[str], ids: Sequence[int]) -> None:
-    """Refuse edits if the edited model differs from one that runs its layers in another order.
+    """Refuse edits unless the edited model equals the model with its layers run in edited order.
 
-    Each order is checked once. Removed sub-layers, damping and layers of other models are left out.
+    Each order is checked once. Removed sub-layers, damping and layers of other models are not
+    checked here.
 
-    Raises LaminaError, which says by how much.
+    Raises LaminaError that says how much they differ.
     """
     moves: list[str] = []
     for edit in map(parse_edit, edits):
@@ -360,7 +360,7 @@ def _logits_along_path(
 
 
 class _Replay:
-    """The hooks by which the last layer returns what a path of layers makes of the first input."""
+    """Hooks that make the last layer return the output of a path of layers on the first input."""
 
     def __init__(self, path: Sequence[nn.Module]) -> None:
         self.path = path
@@ -369,7 +369,7 @@ class _Replay:
         self._is_running = False
 
     def keep_call(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keep what a layer is called with, and the stream that enters the first one."""
+        """Keep the arguments of a layer, and the stream that enters the first one."""
         if self._is_running:
             return
         stream = args[0] if args else next(iter(kwargs.values()))
@@ -379,7 +379,7 @@ class _Replay:
         self._calls[layer] = args, kwargs
 
     def run(self, last_layer: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """Run the path, each layer with what the model called it with."""
+        """Run the path, each layer with the arguments that the model gave it."""
         if self._is_running:
             return output
         self._is_running = True
@@ -403,7 +403,7 @@ def _name_layers(layers: Sequence[int]) -> str:
 
 
 def probe_sequence(model: PreTrainedModel) -> list[int]:
-    """At most 24 tokens that mean nothing special."""
+    """At most 24 token ids that are not special tokens."""
     config = text_config(model)
     special_ids: set[Any] = set()
     for name, value in vars(config).items():
@@ -417,7 +417,7 @@ def probe_sequence(model: PreTrainedModel) -> list[int]:
 
 
 def read_finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
-    """The value found under a name for texts of at least this number of tokens; else None."""
+    """The value stored under a name, if it holds for texts of this number of tokens; else None."""
     stored = _findings.get(model, {}).get(what)
     if stored is None or stored["tokens"] < tokens:
         return None
@@ -425,7 +425,7 @@ def read_finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | No
 
 
 def store_finding(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
-    """Store a value, which JSON can hold, under a name. A finding on longer texts stays."""
+    """Store a JSON value under a name, unless there is a finding on longer texts."""
     if read_finding(model, what, tokens) is None:
         _findings.setdefault(model, {})[what] = {"tokens": tokens, "value": value}
 
@@ -438,7 +438,7 @@ def collect_findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dic
 def use_findings(
     model: PreTrainedModel, manifest: Mapping[str, Any], stored: Mapping[str, Any]
 ) -> None:
-    """Start with what `findings` gave, if its conditions are those of this model."""
+    """Start with a result of `collect_findings`, if its conditions are those of this model."""
     if stored["conditions"] == _conditions(model, manifest):
         _findings[model] = {
             what: {"tokens": known["tokens"], "value": known["value"]}

@@ -1,7 +1,7 @@
 """What a model folder holds, read from its config.json and the headers of its safetensors files.
 
-The checks of a configuration use this module too, so it does not import torch. What is wrong with
-tensors is refused when they are loaded: `lamina.models.load.check_whole`.
+The checks of a configuration use this module too, so it does not import torch. Faulty tensors are
+refused when they are loaded, by `lamina.models.load.check_whole`.
 """
 
 import json
@@ -50,7 +50,7 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
 
     where, source: the key of the configuration that names the folder, and what it says.
 
-    Raises LaminaError if there is no config.json, it is no JSON object, or it holds impossible
+    Raises LaminaError if there is no config.json, it is not a JSON object, or it holds impossible
     values.
     """
     with located_at(where):
@@ -112,7 +112,7 @@ def check_depth(file: Path, key: str, layers: object) -> None:
 def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source: str) -> None:
     """Refuse quantised weights that are not dequantised here, and a folder without weights.
 
-    All else is refused when the model is loaded.
+    Other faults are refused when the model is loaded.
 
     Raises LaminaError, which says what the folder holds, and what to write instead.
     """
@@ -136,7 +136,7 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
 
 
 def quantisation_method(settings: Mapping[str, Any]) -> str | None:
-    """The method by which weights are quantised, as a config.json says; None if they are not."""
+    """The quantisation method that a config.json states; None if it states none."""
     decoder = decoder_settings(settings)
     if isinstance(decoder.get("quantization"), dict):
         return "mlx"
@@ -165,8 +165,8 @@ def is_quantised(source: str | Path) -> bool:
 def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
     """Refuse a folder without a tokenizer or, if its model's `entry` wants one, a chat template.
 
-    Raises LaminaError as the names of files tell. Whether a tokenizer loads and fits is seen when
-    it is loaded.
+    Raises LaminaError. Only the names of files are checked: whether a tokenizer loads and fits
+    shows when it is loaded.
     """
     names = {path.name for path in folder.iterdir()}
     has_vocabulary = any(
@@ -256,7 +256,7 @@ def _read_header(shard: Path) -> dict[str, TensorHeader]:
 def check_floating(
     tensors: Mapping[str, TensorHeader], folder: Path, settings: Mapping[str, Any], where: str
 ) -> None:
-    """Refuse quantised weights of which config.json does not say so: they load as if they were not.
+    """Refuse quantised weights that config.json does not declare: they would load as plain numbers.
 
     Raises LaminaError, which names one of them.
     """
@@ -286,7 +286,7 @@ def stored_width(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, Te
 
 
 def loaded_dtype(dtype: str, config: Mapping[str, Any], tensors: Mapping[str, TensorHeader]) -> str:
-    """The type that weights are loaded in as `dtype`, with the type behind `auto`."""
+    """The dtype in which weights are loaded; for `auto`, the one that it stands for."""
     if dtype != "auto":
         return dtype
     stated = _stated_dtype(config)
@@ -326,7 +326,7 @@ def check_fits(where: str, tokens: int, limit: int | None, model: str) -> None:
 
 
 def check_generation(prompt: int, generate: int, limit: int | None, model: str) -> None:
-    """Refuse a measurement of efficiency whose tokens are more than the context of a model."""
+    """Refuse a measurement of efficiency with more tokens than the context of a model."""
     if limit is not None and prompt + generate > limit:
         n_generated = min(generate, limit // 2)
         raise LaminaError(

@@ -1,8 +1,8 @@
-"""The configuration of an edited model.
+"""Turns the configuration of a model into that of an edited model.
 
-Rules that hold for all families change what lists layers, what gives their indices and what counts
-them. They do not see everything (layers at every n-th index, for example). What they miss shows
-when an export is loaded back and compared.
+The rules hold for all families. They change entries that list layers, give their indices or count
+them. They do not recognise everything (layers at every n-th index, for example). What they miss
+shows when an export is loaded back and compared.
 """
 
 import copy
@@ -37,12 +37,12 @@ _LEADING_COUNT = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_s
 
 
 def cut_config(config: PretrainedConfig, sources: Sequence[int], depth: int) -> None:
-    """Make the configuration of a model of `depth` layers that of an edited model, in place.
+    """Turn the configuration of a model of `depth` layers into an edited model's, in place.
 
-    sources: for each layer of the edited model, the index of the layer that it is.
+    sources: for each layer of the edited model, the index of its source layer.
 
-    Raises LaminaError if the configuration only counts its first layers of a kind, and these would
-    not come first.
+    Raises LaminaError if the configuration only counts the leading layers of a kind, and these
+    would not lead any more.
     """
     layer_settings = config.to_dict().get("per_layer_config") or {}
     if layer_settings:
@@ -93,9 +93,9 @@ def _cut_list(
     depth: int,
     longer: PretrainedConfig | None,
 ) -> Sequence[Any]:
-    """A list of a configuration, made one of the edited model's layers if it lists layers.
+    """A list of a configuration, cut to the edited model's layers if it lists layers.
 
-    longer: the default configuration of the same type for one layer more.
+    longer: the default configuration of the same type for one more layer.
     """
     list_type: Any = type(value)
     if _INDEX_LIST.fullmatch(name) and _are_layer_indices(value, depth):
@@ -111,7 +111,7 @@ def _cut_list(
 
 
 def _cut_repetitions(value: Sequence[Any], sources: Sequence[int], depth: int) -> Sequence[Any]:
-    """A list of [kinds, times] of the edited model; any other list of pairs as it is."""
+    """Cut a list of [kinds, times] to the edited model; return any other list of pairs as it is."""
     kind_by_layer: list[Any] = []
     for layer_kinds, times in value:
         if not isinstance(layer_kinds, (list, tuple)) or type(times) is not int:
@@ -151,8 +151,8 @@ def _default_of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig 
 def _list_dense_layers(config: PretrainedConfig, depth: int) -> None:
     """List all layers without experts.
 
-    A configuration with experts in every n-th layer, except those of a list, becomes one with
-    experts in every layer, except those of a longer list.
+    The configuration has experts in every n-th layer, except for those in a list. Afterwards it has
+    experts in every layer, except for those in a longer list.
     """
     step = getattr(config, "decoder_sparse_step", None)
     dense_layers = getattr(config, "mlp_only_layers", None)
@@ -171,10 +171,10 @@ def set_depth(config: PretrainedConfig, depth: int) -> None:
 
 
 def kinds_by_layer(config: PretrainedConfig, depth: int) -> list[int]:
-    """For each layer, the first one of its kind; 0 for all layers if all are alike.
+    """For each layer, the first layer of its kind; 0 for all layers if all are alike.
 
-    Kinds are what the lists and counts of a configuration tell apart: full or sliding attention,
-    with or without positions, dense or with experts.
+    The lists and counts of a configuration distinguish kinds: full or sliding attention, with or
+    without positions, dense or with experts.
     """
     settings_by_layer: list[dict[str, Any]] = []
     for layer in range(depth):
@@ -192,7 +192,7 @@ def kinds_by_layer(config: PretrainedConfig, depth: int) -> list[int]:
 
 
 def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
-    """The `kinds` of the layers of the model with this manifest."""
+    """The kinds of the layers of the model with this manifest, as from `kinds_by_layer`."""
     config: PretrainedConfig = AutoConfig.from_pretrained(
         manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
     )
@@ -200,9 +200,9 @@ def kinds_of(manifest: Mapping[str, Any]) -> list[int]:
 
 
 def shifts_kinds(kinds: Sequence[int], sources: Sequence[int]) -> bool:
-    """Whether edits give an index to a layer of another kind than the base model has there.
+    """Whether edits put a layer at an index where the base model has a layer of another kind.
 
-    Programs that tell a layer's kind from its index then run another model.
+    Programs that derive a layer's kind from its index then run another model.
     """
     edited_kinds = [kinds[layer] for layer in sources]
     return len(set(kinds)) > 1 and edited_kinds != list(kinds[: len(sources)])

@@ -82,10 +82,10 @@ _SCALED_BY_WIDTH = {"gemma2": 46, "gemma3": 62}
 def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
     """Write a quantised model to `folder` as an ordinary checkpoint in `dtype`.
 
-    `path` is a GGUF file, or the config.json of a quantised folder. `auto` is the type that
-    config.json states; for a GGUF file it is bfloat16, or float32 or float16 if most of its numbers
-    are. A tokenizer.json in the folder of a GGUF
-    file replaces the tokenizer that the file describes.
+    `path` is a GGUF file, or the config.json of a quantised folder. `auto` is the dtype that
+    config.json states. For a GGUF file it is bfloat16, unless most numbers of the file are float32
+    or float16. A tokenizer.json in the folder of a GGUF file replaces the tokenizer that the file
+    describes.
 
     Raises LaminaError if the file is damaged, or if something in it would be lost. No incomplete
     folder remains after an error.

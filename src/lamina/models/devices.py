@@ -1,10 +1,9 @@
-"""A model over the devices of a job.
+"""Spreads a model over the devices of a job.
 
-Its layers fill one device after the other, and those that fit on none are streamed: a streamed
-layer keeps its weights where loading left them, in the memory map of the checkpoint, and has a copy
-of them on the first device while it runs. So every weight is a tensor that can be read, copied and
-shared at any time, and a variant shares those of the base model wherever they are. Everything but
-the layers is on the first device.
+Layers fill one device after the other, and those that fit on none are streamed. A streamed layer
+keeps its weights in the memory map of the checkpoint, and copies them to the first device while it
+runs. So every weight can be read, copied and shared at any time, and a variant shares the base
+model's weights wherever they are. Everything but the layers is on the first device.
 """
 
 import copy
@@ -29,7 +28,7 @@ SHARE = 0.85
 
 _NO_LIMIT = 1 << 62  # bytes
 PROCESSOR_FILE = Path("/proc/cpuinfo")
-# As Linux names the instructions of x86 and Arm processors.
+# Linux's names for the instructions of x86 and Arm processors.
 _BFLOAT16_INSTRUCTIONS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 _logger = logging.getLogger(__name__)
@@ -118,8 +117,8 @@ def _assign_layers(
 ) -> list[int | None] | None:
     """The index of each layer's device, None for a streamed layer.
 
-    None instead of a list if not one layer fits. All sizes are in bytes; `other_size` is that of
-    everything that is not in a layer, which goes to the first device.
+    None instead of a list if not even one layer fits. All sizes are in bytes; `other_size` is the
+    size of everything outside the layers, which goes to the first device.
     """
     first_room = rooms[0] - other_size
     if first_room >= 0:
@@ -134,7 +133,7 @@ def _assign_layers(
 
 
 def _fill_devices(layer_sizes: Sequence[int], rooms: list[int]) -> list[int | None]:
-    """The index of each layer's device if one is filled after the other, None without room."""
+    """Fill one device after the other: the index of each layer's device, None without room."""
     device_indices: list[int | None] = []
     device_index = 0
     for size in layer_sizes:
@@ -185,7 +184,7 @@ def copy_to_device(layer: nn.Module, device: torch.device) -> nn.Module:
 def follow_device(layer: nn.Module, other: nn.Module) -> nn.Module:
     """A layer that computes on the device of `other`.
 
-    It is a copy there, if the model of `other` is over several devices; else the layer itself.
+    It is a copy if the model of `other` is spread over several devices; else the layer itself.
     """
     device = other.__dict__.get("runs_on")
     if device is None:
@@ -207,7 +206,7 @@ def move_tensors(value: Any, device: torch.device) -> Any:
 def _run_on(module: nn.Module, device: torch.device, is_streamed: bool) -> None:
     """Make a module move its inputs to a device, and keep its weights there or copy them per call.
 
-    The hooks are functions of the module alone, so that copies of it have their own.
+    The hooks keep their state in the module, so that they also work in copies of it.
     """
     module.__dict__["runs_on"] = device
     module.register_forward_pre_hook(_enter, with_kwargs=True)

@@ -1,4 +1,4 @@
-"""Hashes of the files of a model folder, by which a changed model is known."""
+"""Hashes the files of a model folder, to detect a changed model."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def describe_files(folder: Path) -> dict[str, Any]:
 
 
 def check_files(manifest: Mapping[str, Any]) -> None:
-    """Refuse a model whose files are not those of its manifest.
+    """Refuse a model whose files do not match its manifest.
 
     Raises LaminaError if files changed or the folder is missing.
     """
@@ -67,7 +67,7 @@ def check_files(manifest: Mapping[str, Any]) -> None:
         )
     stamps = _read_stamps(folder)
     if stamps != manifest.get("files"):
-        # They may have been copied or touched, and still be the same.
+        # The files may have been copied or touched, and still be the same.
         facts = describe_files(folder)
         if manifest.get("weights_sha256", facts["weights_sha256"]) != facts["weights_sha256"]:
             raise _changed("weights", model, folder)
@@ -127,8 +127,8 @@ def fingerprint_model(folder: Path) -> str | None:
 def checkpoint_name(source: str | Path, dtype: str) -> str:
     """The name of the checkpoint that a GGUF file or a quantised folder is dequantised to.
 
-    It is a hash of the content, and the dtype. So a model whose name or files are renamed is not
-    dequantised again.
+    It consists of a hash of the content and the dtype. So renaming a model or its files does not
+    cause another dequantisation.
     """
     path = Path(source)
     if path.is_dir():
@@ -144,7 +144,7 @@ def checkpoint_name(source: str | Path, dtype: str) -> str:
 def _sample_pieces(path: Path) -> Iterator[bytes]:
     """The size of a file, and 64 pieces that are spread over all of it.
 
-    Two trainings of one model differ everywhere but in size.
+    Two fine-tunes of one model have the same size, and differ everywhere else.
     """
     size = path.stat().st_size
     yield f"{size}:".encode()

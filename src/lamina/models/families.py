@@ -1,7 +1,7 @@
-"""Facts about families that their modules do not show. `structure` reads everything else there.
+"""Facts about model families that their modules do not show.
 
-This module holds only data and does not import torch. An entry changes only the jobs of its own
-models.
+`structure` reads everything else off the modules. This module holds only data and does not import
+torch. An entry changes only the jobs of its own models.
 """
 
 from dataclasses import dataclass

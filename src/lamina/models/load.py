@@ -1,4 +1,4 @@
-"""Loading a model described by a manifest, and the one place where device and dtype are decided."""
+"""Loads the model of a manifest. Only this module decides its device and dtype."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _CONSTANT_BUFFER = re.compile(
     r"(^|[.])(attn|attention)[.]((masked_)?bias|causal_mask)$"
     r"|(inv_freq|(cos|sin)_cached|position_ids)$"
 )
-# 4-bit weights in a row that share a scale, as bitsandbytes has it by default.
+# Consecutive 4-bit weights that share a scale: the default of bitsandbytes.
 _BLOCK_SIZE = 64
 
 ModelClasses = tuple[type[PretrainedConfig], type[PreTrainedModel]]
@@ -114,7 +114,7 @@ def load_folder(
 
     name: what errors call it; by default the folder.
     classes: those of the configuration and of the model, instead of what transformers would pick.
-    options: where the weights go, and in how many bits (see `placement`); by default to the CPU.
+    options: where the weights go, and in how many bits (`placement_options`); by default the CPU.
 
     Raises LaminaError if `dtype` is not one of DTYPES, the folder holds an adapter, transformers
     cannot build the model, or one of its weights is missing or has another shape.
@@ -185,10 +185,10 @@ def _list_unquantised(model: PreTrainedModel) -> list[str]:
 
 
 def _reset_outputs(model: PreTrainedModel) -> None:
-    """Have the model return what it computes by name, and only its logits.
+    """Make the model return a named output, with its logits only.
 
-    Training code leaves `return_dict: false` or `output_attentions: true` in config.json. They
-    change no number.
+    Training code may leave `return_dict: false` or `output_attentions: true` in config.json. These
+    settings change no number.
     """
     for module in model.modules():
         config = getattr(module, "config", None)
@@ -200,9 +200,10 @@ def _reset_outputs(model: PreTrainedModel) -> None:
 
 
 def _keep_scales(model: PreTrainedModel) -> None:
-    """Have a CPU leave the scales of 4-bit weights as they are.
+    """Keep the scales of 4-bit weights as they are on a CPU.
 
-    One that computes in bfloat16 would pack the weights anew at each validation, and round them.
+    A CPU that computes in bfloat16 would repack the weights at each validation, and round the
+    scales.
     """
     module: Any
     for module in model.modules():
@@ -211,7 +212,7 @@ def _keep_scales(model: PreTrainedModel) -> None:
 
 
 def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would make up or leave out.
+    """Refuse weights that transformers would initialise at random or ignore.
 
     loading_info: what `from_pretrained` gives. It lists no tied, optional or constant weights.
 
@@ -253,7 +254,7 @@ def _list_mismatched(loading_info: Mapping[str, Any]) -> list[str]:
 
 
 def _check_no_prefix(name: str, missing: Sequence[str], unexpected: Sequence[str]) -> None:
-    """Refuse weights whose names all have a word before them: one fault, not one per tensor."""
+    """Refuse weights whose names all have an extra prefix: one fault, not one per tensor."""
     if not missing:
         return
     first = missing[0]
@@ -283,9 +284,9 @@ def _name_some(keys: Sequence[str]) -> str:
 def _check_tied(name: str, model: PreTrainedModel) -> None:
     """Refuse weights that config.json ties and that are stored twice with different numbers.
 
-    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval and
-    an export do: sweeps, benchmarks and exports would be of different models. Only the model's
-    author knows which is meant.
+    transformers leaves them untied on loading, but ties them later on request, as lm-eval and an
+    export do. So sweeps, benchmarks and exports would use different models. Only the model's author
+    knows which one is meant.
     """
     for target, source in model.get_expanded_tied_weights_keys(all_submodels=True).items():
         first = model.get_parameter_or_buffer(target)
@@ -332,7 +333,7 @@ def load_tokenizer(
     source = manifest.get("source", folder)
     options = {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True}
     if config is None and Path(folder, "config.json").is_file():
-        # A tokenizer needs it, and its faults are not those of the tokenizer.
+        # The tokenizer needs the configuration, whose faults must not be reported as its own.
         with explaining_load_errors(source, folder):
             config = AutoConfig.from_pretrained(folder, **options)
     try:

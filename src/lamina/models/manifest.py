@@ -18,8 +18,8 @@ from lamina.options.models import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# What is downloaded: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go
-# into an export.
+# Files to download: no checkpoints in other formats (pickles, GGUF, ONNX). Card and licence go into
+# an export.
 _HUB_FILES = [
     "*.safetensors",
     "*.json",
@@ -32,7 +32,7 @@ _HUB_FILES = [
     "NOTICE*",
 ]
 _HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
-# Settings of a model's entry that its later jobs read in the manifest.
+# Settings of a model's entry that later jobs read from the manifest.
 _COPIED_SETTINGS = (
     "trust_remote_code",
     "chat_template",
@@ -186,9 +186,9 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
 
 def _choose_gguf_dtype(stored_dtype: str) -> str:
-    """The type in which a GGUF file is computed by default.
+    """The default dtype for computing with a GGUF file.
 
-    It is bfloat16 where the checkpoint is stored in it and this machine multiplies in it, else
+    It is bfloat16 if the checkpoint is stored in it and this machine multiplies in it, else
     float32.
     """
     from lamina.models.devices import multiplies_bfloat16
@@ -198,7 +198,7 @@ def _choose_gguf_dtype(stored_dtype: str) -> str:
 
 
 def _describe_layers(model: "PreTrainedModel", counted: sizes.Sizes) -> list[dict[str, int]]:
-    """Of each layer, its parameters, and the first layer of its kind."""
+    """The parameters of each layer, and the first layer of its kind."""
     from lamina.models.cutting import kinds_by_layer
     from lamina.models.structure import text_config
 
@@ -218,7 +218,7 @@ def _check_code_allowed(name: str, entry: Model, folder: Path, settings: Mapping
 
 
 def _check_entry(name: str, entry: Model, n_layers: int, family: str | None) -> None:
-    """Refuse an entry that says another depth or family than the model has."""
+    """Refuse an entry that states another depth or family than the model has."""
     if entry.layers not in (None, n_layers):
         raise LaminaError(
             f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write "

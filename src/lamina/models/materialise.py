@@ -26,8 +26,8 @@ def materialise(
     """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
 
     model: the base model.
-    plan: a plan with its edits (`units`), and what its `replacements` are; None gives the base model itself
-        (shared).
+    plan: a plan with its edits (`units`) and `replacements`; None gives the base model, with its
+        weights shared.
     patches: one repair per contiguous run of removed units, by boundary, numbered as in the base
         model.
     adapter: folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter,

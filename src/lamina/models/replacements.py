@@ -1,4 +1,4 @@
-"""Layers of donors instead of a model's own.
+"""Replaces layers of a model by those of donors.
 
 A donor is a sibling of the model: a fine-tune of the same base model. The edit `7=math:7` runs
 layer 7 of the donor `math`.
@@ -24,7 +24,7 @@ from lamina.models.units import Replacement, Visit, parse_edit
 Records = Mapping[str, Mapping[str, Any]]
 """What is known of each donor, by name."""
 
-# Settings that decide the positions of tokens, under the names that families give them.
+# Settings of positional embeddings, under the names that families give them.
 _POSITION_KEYS = (
     "rope_parameters",
     "rope_theta",
@@ -40,7 +40,7 @@ def replacement_layers(
 ) -> dict[Visit, nn.Module]:
     """The layers of donors that edits such as `7=math:7` run.
 
-    Raises LaminaError if a donor is no sibling of the base model.
+    Raises LaminaError if a donor is not a sibling of the base model.
     """
     layers: dict[Visit, nn.Module] = {}
     for edit in map(parse_edit, edits):
@@ -51,7 +51,7 @@ def replacement_layers(
 
 
 def check_siblings(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:
-    """Refuse donors that are no siblings of the model with this manifest.
+    """Refuse donors that are not siblings of the model with this manifest.
 
     Raises LaminaError if shapes, positions or tokenizers differ; the message names what differs.
     """

@@ -1,8 +1,7 @@
-"""What a model and each of its layers take: memory with a cache, parameters, work.
+"""Counts what a model and each of its layers take: memory with a cache, parameters, work.
 
-Counted on the model that its config.json describes, without weights. `lamina.models.structure` says
-what is attention and what is MLP, for this module as for cuts. transformers says which tokens a
-layer caches.
+It counts on the model that config.json describes, without weights. `lamina.models.structure` tells
+attention from MLP, as it does for cuts. transformers tells which tokens a layer caches.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PretrainedConfig, PreTrainedModel
 
-# Keys of a configuration for the number of experts that a token goes through.
+# Keys of a configuration for the number of experts that a token is routed to.
 _CHOSEN_EXPERTS_KEYS = (
     "num_experts_per_tok",
     "num_experts_per_token",
@@ -36,7 +35,7 @@ class LayerAmounts(NamedTuple):
 
 
 class RemovableAmounts(NamedTuple):
-    """What a model takes, and what removals save of it."""
+    """What a model takes, and how much of it removals save."""
 
     model: float
     by_unit_kind: dict[str, list[float]]
@@ -69,8 +68,8 @@ class Sizes:
 
         what: `memory`, the bytes of the weights and of a cache of `context` tokens; `parameters`;
             or `latency`, the bytes of weights and of such a cache that one token reads.
-        cost: by what sub-layers count for the kind `both`. Its entry is a layer's worth of the
-            sub-layer that saves less.
+        cost: how the sub-layers share the cost of a layer, for the kind `both`. Its entry is the
+            saving of a sub-layer divided by its share: the smaller of the two.
         """
         layers = self._layer_amounts(what, context)
         whole_layers: list[float] = [sum(layer) for layer in layers]
@@ -90,7 +89,7 @@ class Sizes:
 
     @property
     def layer_parameters(self) -> int:
-        """Parameters of one layer, on average, that one token meets: those of chosen experts."""
+        """Average parameters of a layer that one token uses; of experts, only the chosen ones."""
         return round(sum(sum(layer) for layer in self.active_parameters)) // len(self.parameters)
 
     def describe_layers(self) -> list[dict[str, int]]:
@@ -136,7 +135,7 @@ class Sizes:
 
 
 def _least_layer_worth(layer: LayerAmounts, attention_share: float) -> float:
-    """A layer's worth of the sub-layer that saves less, where each counts its share of a layer."""
+    """The saving of each sub-layer divided by its share of a layer; the smaller of the two."""
     worths: list[float] = []
     if attention_share:
         worths.append(layer.attention / attention_share)
@@ -168,7 +167,7 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
         cached_numbers=count_cached_numbers(config),
         cached_tokens=_limit_cached_tokens(config, len(parameters)),
         width=width,
-        # Under this name for every type; some types call it n_positions in their config.json.
+        # Every type has this name in memory; some call it n_positions in their config.json.
         longest=getattr(config, "max_position_embeddings", None) or inf,
     )
 
@@ -189,9 +188,9 @@ def _count_layer(layer: "nn.Module", counts: "Mapping[Tensor, float]") -> LayerA
 
 
 def _count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
-    """How many parameters of each weight one token meets.
+    """How many parameters of each weight one token uses.
 
-    Of stacked experts, these are as many as it chooses.
+    Of stacked experts, only the chosen ones count.
     """
     from lamina.models.structure import text_config
 
@@ -208,7 +207,7 @@ def _count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
 def count_cached_numbers(config: "PretrainedConfig") -> int:
     """Numbers of the keys and values of one token in one layer."""
     if getattr(config, "kv_lora_rank", None):
-        # Latent attention keeps what its keys and values are computed from.
+        # Latent attention caches the latent from which keys and values are computed.
         return int(config.kv_lora_rank + config.qk_rope_head_dim)
 
     n_heads = getattr(config, "num_attention_heads", None) or 1

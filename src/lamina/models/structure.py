@@ -1,8 +1,8 @@
-"""Where a loaded model keeps its layers, final norm and sub-layers, found by what its modules are.
+"""Finds the layers, final norm and sub-layers of a loaded model by the properties of its modules.
 
 The layers are in one module list, which is as long as the configuration says. In a layer, a module
-whose `forward` takes a mask, positions or a cache can mix tokens, so it belongs to the attention,
-of whatever kind. The other modules that hold matrices are the MLP.
+whose `forward` takes a mask, positions or a cache can mix tokens, so it counts as attention of some
+kind. The other modules that hold matrices are the MLP.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from lamina.errors import LaminaError
 from lamina.models.families import FAMILIES, FamilyOptions
 
-# Arguments that only modules have which look at other tokens.
+# Arguments that only modules with access to other tokens have.
 _MIXING_ARGUMENTS = frozenset(
     {
         "attention_mask",
@@ -35,7 +35,7 @@ _MIXING_ARGUMENTS = frozenset(
         "rotary_pos_emb",
     }
 )
-# Final norms, some of which come before the list of layers in their module.
+# Names of final norms. Some come before the list of layers in their module.
 _FINAL_NORM_NAMES = ("norm", "ln_f", "final_layernorm", "final_layer_norm")
 
 
@@ -86,7 +86,7 @@ def layers_of(model: PreTrainedModel) -> nn.ModuleList:
 
 
 def stream_of(output: torch.Tensor | tuple[Any, ...]) -> torch.Tensor:
-    """The stream in what a layer or sub-layer returned: alone, or the first of several values."""
+    """The stream in the output of a layer or sub-layer: the output itself, or its first value."""
     stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
     return stream
 
@@ -189,7 +189,7 @@ def _is_linear(module: nn.Module) -> bool:
     with torch.no_grad():
         try:
             product = module(module.weight.new_zeros(1, module.in_features))
-        except RuntimeError:  # a projection in groups takes another shape
+        except RuntimeError:  # a grouped projection takes another shape
             return False
     return isinstance(product, torch.Tensor)
 

@@ -1,4 +1,4 @@
-"""Edits of a model in memory, for good: `lamina.models.units` says how they are written.
+"""Applies edits to a model in memory, permanently; `lamina.models.units` defines their syntax.
 
 A removed layer leaves the list of layers. A removed sub-layer is replaced by a module that adds
 nothing. A layer that runs again is another module in the list, which shares the tensors.
@@ -36,11 +36,11 @@ from lamina.models.units import (
     removals_among,
 )
 
-# Attributes in which modules keep the index of their layer; by it they find their part of a cache.
+# Attributes with the index of a module's layer, by which it finds its part of a cache.
 LAYER_INDEX_ATTRIBUTES = ("layer_idx", "layer_id")
 
-# Keys of a configuration whose layers read what another layer computed, or have weights outside of
-# the layers.
+# Configuration keys of models whose layers read what another layer computed, or have weights
+# outside of the layers.
 _DEPENDENCIES = {
     "num_kv_shared_layers": (
         "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)"
@@ -118,7 +118,7 @@ def steps_of(model: PreTrainedModel, edits: Iterable[str]) -> list[Step]:
 
 
 def source_layers(model: PreTrainedModel, edits: Iterable[str]) -> list[int]:
-    """For each layer of the edited model, the index of the base model's layer that it is."""
+    """For each layer of the edited model, the index of its layer in the base model."""
     return [visit.layer for visit in list_visits(steps_of(model, edits))]
 
 
@@ -156,7 +156,7 @@ def apply_edits(
 
 
 def share_layer(layer: nn.Module, config: PretrainedConfig) -> nn.Module:
-    """A copy of a layer that shares its tensors and knows the configuration of a model."""
+    """A copy of a layer that shares its tensors and has the configuration of a model."""
     tensors = (*layer.parameters(), *layer.buffers())
     memo: dict[int, Any] = {id(tensor): tensor for tensor in tensors}
     for module in layer.modules():
@@ -195,7 +195,7 @@ def _replace_modules(model: PreTrainedModel, removed: Sequence[_RemovedModule]) 
 def _put_layers(
     model: PreTrainedModel, visits: Sequence[Visit], donor_layers: Mapping[Visit, nn.Module]
 ) -> None:
-    """Make the list of layers that of the visits, in place, and number its layers."""
+    """Replace the list of layers by those of the visits, in place, and number them."""
     layers = layers_of(model)
     base_layers = list(layers)
     del layers[:]
@@ -225,7 +225,7 @@ def _damp_blocks(layers: nn.ModuleList, steps: Sequence[Step]) -> None:
 
 
 def check_editable(model: PreTrainedModel, edits: Sequence[str]) -> None:
-    """Refuse edits that a base model cannot have.
+    """Refuse edits that are impossible in a base model.
 
     Raises LaminaError as `check_edits` does, or if the model or its family cannot have them.
     """

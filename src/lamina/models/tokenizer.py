@@ -1,4 +1,4 @@
-"""A folder's tokenizer: read as its files say, and what it does to a text."""
+"""Reads a folder's tokenizer as its files define it, and checks what it does to a text."""
 
 import json
 from collections.abc import Mapping
@@ -28,10 +28,10 @@ def special_tokens_after(tokenizer: PreTrainedTokenizerBase) -> str:
 def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBase:
     """The tokenizer in a folder, which splits text as its tokenizer.json says.
 
-    transformers builds some classes anew from the vocabulary alone. Then text is split in the way
-    of the class and not of the file: SmolLM2's, whose class is named GPT2Tokenizer, leaves numbers
-    whole, and Llama's drops a blank before a text. Where the two are not built alike, the file is
-    read as it is, with the special tokens of the class.
+    transformers rebuilds some tokenizers from the vocabulary alone. They then split text as the
+    class does, and not as the file says: SmolLM2's, of class GPT2Tokenizer, leaves numbers whole,
+    and Llama's drops a space before a text. If the two differ, the file is used as it is, with the
+    special tokens of the class.
     """
     by_class: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, **options)
     file = Path(folder, "tokenizer.json")
@@ -47,13 +47,13 @@ def read_tokenizer(folder: str | Path, **options: Any) -> PreTrainedTokenizerBas
         token = getattr(by_class, name)
         if token is not None and stored.token_to_id(token) is not None:
             special_tokens[name] = token
-    # Other options would be kept by the tokenizer, which could not write them when it is saved.
+    # The tokenizer would keep other options, and fail to write them when it is saved.
     from_file: PreTrainedTokenizerBase = PreTrainedTokenizerFast.from_pretrained(
         folder, local_files_only=bool(options.get("local_files_only")), **special_tokens
     )
     pre_tokenizer = from_file.backend_tokenizer.pre_tokenizer
     if isinstance(pre_tokenizer, pre_tokenizers.ByteLevel):
-        # Classes of byte-level vocabularies always took this from tokenizer_config.json.
+        # Byte-level tokenizer classes always took this from tokenizer_config.json.
         pre_tokenizer.add_prefix_space |= bool(by_class.init_kwargs.get("add_prefix_space"))
     return from_file
 
@@ -68,9 +68,9 @@ def _split_alike(first: Tokenizer, second: Tokenizer) -> bool:
 
 
 def try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
-    """Refuse a chat template that cannot write one question, with the system prompt if any.
+    """Refuse a chat template that cannot render a question, with the system prompt if any.
 
-    Raises LaminaError, which quotes what the template says.
+    Raises LaminaError that quotes the template's message.
     """
     turns: list[dict[str, str]] = []
     system_prompt = manifest.get("system_prompt")

@@ -9,8 +9,8 @@ An edit changes which layers run, and in which order:
     7<>8         layers 7 and 8 exchange their places
     7=math:7     layer 7 of the model `math` runs instead of layer 7
 
-Layers are numbered as in the base model, also in a model with other edits. A layer is changed by
-one edit, or loses its two sub-layers by two.
+Layers are numbered as in the base model, also in a model with other edits. Only one edit may change
+a layer, but two may remove its two sub-layers.
 """
 
 import re
@@ -86,7 +86,7 @@ class Exchange(NamedTuple):
 
 
 class Replacement(NamedTuple):
-    """A layer for which one of another model runs."""
+    """A layer that is replaced by a layer of another model."""
 
     layer: int
     donor: str
@@ -107,12 +107,12 @@ Edit = Removal | Repetition | Exchange | Replacement
 
 @lru_cache(maxsize=1 << 16)
 def parse_edit(text: str) -> Edit:
-    """The edit of a name; `str` gives the name of an edit.
+    """Parse the name of an edit; `str` gives the name back.
 
     >>> parse_edit("7.mlp"), parse_edit("7-9x2")
     (Removal(layer=7, component='mlp'), Repetition(first=7, last=9, times=2, is_damped=False))
 
-    Raises LaminaError if the text is no edit, and says how edits are written.
+    Raises LaminaError if the text is not an edit; it says how edits are written.
     """
     match = _GRAMMAR.fullmatch(str(text))
     if match is None:
@@ -146,7 +146,7 @@ def parse_edit(text: str) -> Edit:
 def parse_unit(unit: str) -> tuple[int, str]:
     """Layer index and component of a unit, by which units are sorted.
 
-    Of an edit that removes nothing, these are the first layer and the rest of its name.
+    For an edit that removes nothing, these are the first layer and the rest of its name.
 
     >>> parse_unit("7"), parse_unit("7.mlp"), parse_unit("7-9x2")
     ((7, 'layer'), (7, 'mlp'), (7, '-9x2'))
@@ -170,7 +170,7 @@ def removals_among(edits: Iterable[str]) -> list[str]:
 
 
 def describe_moves(edits: Iterable[str]) -> str:
-    """What edits do that remove nothing, in words; empty if all of them remove a unit.
+    """Describe the edits that remove nothing, in words; empty if there are none.
 
     >>> describe_moves(["3", "7-9x2", "12x3~"])
     'runs layers 7 to 9 twice, runs layer 12 3 times (damped)'
@@ -190,13 +190,13 @@ def describe_moves(edits: Iterable[str]) -> str:
 
 
 def list_replacements(units: Iterable[str], donors: Sequence[str]) -> list[str]:
-    """The edits by which a donor's layer of the same index runs instead of a layer."""
+    """The edits that replace a layer by a donor's layer of the same index."""
     layers = [int(unit) for unit in units]
     return [str(Replacement(layer, donor, layer)) for layer in layers for donor in donors]
 
 
 def list_blocks(layers: Iterable[int], length: int) -> list[range]:
-    """All runs of neighbours of this length among the layers, from the first one on.
+    """All blocks of `length` consecutive layers, from the first one on.
 
     >>> list_blocks([0, 1, 2, 5, 6], 2)
     [range(0, 2), range(1, 3), range(5, 7)]
@@ -252,8 +252,9 @@ def list_steps(edits: Iterable[str], depth: int, empty_is_identity: bool = True)
 
     A damped block runs at the depth after it, and nothing runs at its own depths.
 
-    edits: As `check_edits` lets them pass.
-    empty_is_identity: Whether a layer without both sub-layers does nothing, so that it is skipped.
+    edits: Edits that `check_edits` accepts.
+    empty_is_identity: Whether a layer that has lost both sub-layers is the identity, and is
+        skipped.
     """
     visits: list[Visit | None] = [*map(Visit, range(depth)), None]
     again: dict[int, tuple[tuple[Visit, ...], int]] = {}
@@ -276,7 +277,7 @@ def list_steps(edits: Iterable[str], depth: int, empty_is_identity: bool = True)
 
 
 def _remove(visit: Visit | None, component: str, empty_is_identity: bool) -> Visit | None:
-    """The run of a layer without one more component."""
+    """The visit with one more component removed; None if nothing of it is left."""
     if visit is None or component == "layer":
         return None
     without = visit.without | {component}
@@ -285,7 +286,7 @@ def _remove(visit: Visit | None, component: str, empty_is_identity: bool) -> Vis
 
 
 def list_visits(steps: Iterable[Step]) -> list[Visit]:
-    """All runs of layers, in their order."""
+    """All visits of layers, in their order."""
     visits: list[Visit] = []
     for step in steps:
         visits += step.again * step.damping
@@ -297,8 +298,8 @@ def list_visits(steps: Iterable[Step]) -> list[Visit]:
 def check_edits(edits: Iterable[str], depth: int) -> None:
     """Refuse edits that a model of `depth` layers cannot have together.
 
-    Raises LaminaError if a layer does not exist, or if two edits change it that do not both remove
-    a unit.
+    Raises LaminaError if a layer does not exist, or if two edits change a layer and do not both
+    remove a unit.
     """
     parsed: set[Edit] = set()
     edit_by_layer: dict[int, Edit] = {}

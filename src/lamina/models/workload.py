@@ -1,9 +1,9 @@
-"""How much a job has computed, written into its log: `3.2e+06 layer-tokens in 41 s, 8 of 20 sets`.
+"""Logs how much a job has computed: `3.2e+06 layer-tokens in 41 s, 8 of 20 sets`.
 
-A layer-token is one token through one decoder layer, the unit in which `lamina_workflow.cost` counts what
-jobs will do. The layers of the loaded models count it, so whatever runs them need not say how far
-it is; a job that does a number of things can say that as well (`Workload.expect`).
-`lamina_workflow.runtime.progress` reads in the end of the log how far the job is.
+A layer-token is one token through one decoder layer, the unit in which `lamina_workflow.cost`
+predicts work. The layers of the loaded models count them, so the code that runs the layers need not
+report progress. A job can also count items of its own (`Workload.expect`).
+`lamina_workflow.runtime.progress` reads the progress from the end of the log.
 """
 
 import logging
@@ -49,13 +49,13 @@ class Workload:
         return f"{self._n_done} of {self._n_expected} {self._unit}" if self._n_expected else ""
 
     def expect(self, n_expected: int, unit: str) -> None:
-        """Say how many things this job does, and what they are: `sets`."""
+        """Set how many items this job will do, and what they are called, such as `sets`."""
         self._n_done = 0
         self._n_expected = n_expected
         self._unit = unit
 
     def advance(self, n_done: int = 1) -> None:
-        """Count things that are done; a forecast of their number is not exceeded."""
+        """Count items that are done, up to the expected number."""
         self._n_done = min(self._n_done + n_done, self._n_expected)
 
     def add(self, layer_tokens: float) -> None:
@@ -69,12 +69,12 @@ class Workload:
         self.layer_tokens += layer_tokens
 
     def finish(self) -> None:
-        """Write into the log what the whole job has done, if it has computed."""
+        """Log the work of the whole job, if it has computed anything."""
         if self._started:
             self.report()
 
     def report(self) -> None:
-        """Write into the log what is done: at the level DEBUG, which jobs alone let through."""
+        """Log the work so far, at the level DEBUG, which only jobs let through."""
         self._reported = time.monotonic()
         seconds = self._reported - self._started
         text = f"{self.layer_tokens:.3g} layer-tokens in {seconds:.1f} s"
@@ -89,7 +89,7 @@ done = Workload()
 
 
 def count_step(n_texts: int) -> int:
-    """Tokens of a prompt that take as long as one more token of so many texts together."""
+    """How many prompt tokens take as long as one generation step of `n_texts` texts together."""
     return GENERATION_FACTOR - 1 + n_texts
 
 

@@ -1,4 +1,4 @@
-"""Repairs of a pruned model: what the removed layers did is restored, as far as a formula can.
+"""Repairs of a pruned model: they restore what the removed layers did, as far as a formula can.
 
     request = fitting.sort_plans(plans, depth, options)         # runs of removed units to repair
     groups = fitting.fit_plans(model, request, calibrations, weights, seed)
@@ -8,6 +8,6 @@
 collects the statistics of all runs in one pass, fits each run, and measures three things: the
 errors of the repaired stream token by token (`check`), the shape of the fitted map (`operators`),
 and whether the loss on held-out documents rises (`harm`). `refit` fits run after run instead, and
-`weighing` chooses how much general text a fit takes in. `patch` is the file of fitted tensors;
+`weighing` chooses how much general text counts in a fit. `patch` is the file of fitted tensors;
 `patch_store` keeps the patches of a search.
 """

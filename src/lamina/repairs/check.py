@@ -1,8 +1,8 @@
-"""Errors of the repaired stream, token by token.
+"""Measures errors of the repaired stream, token by token.
 
-Absolute errors and their standard errors do not follow from the moments of a fit, so they need a
-second pass. It runs over the held-out samples and half as many others, and costs three tenths of
-the first pass.
+Absolute errors, and standard errors, do not follow from the moments of a fit, so they need a second
+pass. It runs over the held-out samples and half as many others, and costs three tenths of the first
+pass.
 """
 
 import random
@@ -50,7 +50,7 @@ class TokenErrors(TypedDict):
 
 @dataclass(frozen=True)
 class _ErrorSums:
-    """Weighted sums at one boundary, in float64. An error is Y less the stream there.
+    """Weighted sums at one boundary, in float64. An error is Y minus the stream there.
 
     Before the repair that stream is X, the stream before the run; after it, the repaired X.
     """
@@ -93,7 +93,7 @@ def measure_patches(
 ) -> dict[Boundary, TokenErrors]:
     """The errors of each patch's stream, on the held-out samples and some of the others.
 
-    patches: Those fitted without the held-out samples of the same `seed`.
+    patches: Patches that were fitted without the held-out samples of the same `seed`.
     token_budget: Token budget of a batch.
     run: The pass that gives the streams.
     """
@@ -155,7 +155,8 @@ class _StreamErrors:
 
     def add_batch(self, batch: taps.Batch, streams: Mapping[float, torch.Tensor]) -> None:
         """Add the errors of a batch; a `lamina.engine.taps.Consumer`."""
-        # Memory must run out before anything is added: X, Y, both errors, products and copies.
+        # Memory must run out before anything is added, so reserve it: X, Y, both errors, products,
+        # copies.
         n_rows = min(batch.real.numel(), max(1, self.chunk_rows))
         reserve_sums(n_rows, self.channels, count=8, device=self.device)
 
@@ -163,7 +164,8 @@ class _StreamErrors:
         index_of_token = sample_indices[:, None].expand(batch.real.shape)
         for boundary, patch in self.patches.items():
             start, end = boundary
-            # One patch at a time: in float64 all of them take as much as the sums of their fit.
+            # Convert one patch at a time: in float64, all of them take as much memory as the sums
+            # of their fit.
             float64_patch = patch.to(self.device, torch.float64)
             chunks = iterate_token_rows(
                 streams[start], streams[end], index_of_token, is_wanted=batch.real

@@ -1,7 +1,7 @@
-"""One repair, fitted for the plans of a selector at several sizes, and the rows of table `patches`.
+"""Fits one repair for the plans of a selector at several sizes.
 
-`sort_plans` finds the runs to repair, `fit_plans` fits them, and `record_fits` gives the tensors of
-the patch file and the rows.
+`sort_plans` finds the runs to repair, `fit_plans` fits them, and `record_fits` returns the tensors
+of the patch file and the rows of table `patches`.
 """
 
 import logging
@@ -43,7 +43,7 @@ class RefusedRun:
 
 @dataclass(frozen=True)
 class FitRequest:
-    """The plans that a repair is to be fitted for."""
+    """The plans for which a repair is fitted."""
 
     options: Repair
     """The repair's entry in the configuration."""
@@ -66,7 +66,7 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class FittedGroup:
-    """What was fitted for plans that share their samples and their weights."""
+    """The fits of plans that share their samples and their weights."""
 
     tensors: Mapping[Boundary, Tensors]
     boundary_columns: Mapping[Boundary, Columns]
@@ -112,9 +112,8 @@ def fit_plans(
 ) -> list[FittedGroup]:
     """Fit the repair for all plans of a request.
 
-    calibrations: What the repair is fitted on, by name, the variants' own calibration first.
-    weights: The weight of a token of each calibration; empty if a weight is to be chosen for each
-        plan.
+    calibrations: The calibrations of the fit, by name; the variants' own comes first.
+    weights: The weight of a token of each calibration; empty if each plan gets a chosen weight.
     """
     for size, plan in request.plans.items():
         check_boundaries(model, plan["units"], dict.fromkeys(request.boundaries[size]))
@@ -160,7 +159,7 @@ class _Fitter:
         return self._finish_group(sources, fits, boundary_columns, plan_columns)
 
     def fit_run_after_run(self, chain_module: str, sources: Sequence[Source]) -> list[FittedGroup]:
-        """Fit each run of a plan on the model that is repaired before it: a group for each plan."""
+        """Fit each run of a plan after the earlier ones are repaired: a group for each plan."""
         chain = import_module(chain_module)
         groups: list[FittedGroup] = []
         for size, boundaries in self.request.boundaries.items():
@@ -233,9 +232,9 @@ class _Fitter:
         boundary_columns: Mapping[Boundary, Columns],
         plan_columns: Mapping[int, Mapping[str, Any]],
     ) -> FittedGroup:
-        """The finished group of fits, with the harm they do where the model can be measured.
+        """The finished group of fits, with the harm that they do if the model can be measured.
 
-        sources: What was fitted on; the first is the variants' own calibration.
+        sources: The sources of the fits; the first is the variants' own calibration.
         """
         own_samples = next(iter(self.calibrations.values())).samples
         is_heldout = draw_held_out(sources, self.seed)[0]

@@ -1,4 +1,4 @@
-"""Whether a repair does harm: losses of pruned models on held-out documents, bare and repaired."""
+"""Tests whether a repair does harm: losses on held-out documents, without and with it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar
@@ -56,7 +56,7 @@ def measure_harm(
     if not plans:
         return {}
     repairs = {boundary: Fitted(method, fit.validated) for boundary, fit in fits.items()}
-    # One object for each fit: plans with the same run share it, so that their streams stay one.
+    # One object per fit: plans with the same run share it, so that their streams stay one.
     linear_maps = {boundary: repair.as_patch() for boundary, repair in repairs.items()}
     candidates: dict[tuple[int, str], Candidate] = {}
     losses_by_candidate: dict[tuple[int, str], np.ndarray] = {}
@@ -72,7 +72,7 @@ def measure_harm(
         if plan_patches:
             candidates[size, REPAIRED] = Candidate(units, plan_patches)
         else:
-            # A repair that is no linear map of the stream needs a model that is really cut.
+            # A repair that is not a linear map of the stream needs a model that is actually cut.
             plan_repairs = {boundary: repairs[boundary] for boundary in boundaries[size]}
             variant = cut_and_repair(model, plan, plan_repairs)
             losses_by_candidate |= measure_losses(variant, samples, {(size, REPAIRED): Candidate()})
@@ -99,7 +99,7 @@ def measure_losses(
     Returns for each candidate the negative log-likelihood of every sample's scored tokens, and
     their number, (samples, 2).
 
-    plans: Those of the candidates, which name the models that layers are taken from.
+    plans: The plans of the candidates, which name the donors of layers.
     """
     donor_records: dict[str, Mapping[str, Any]] = {}
     for plan in plans:

@@ -1,4 +1,4 @@
-"""Numbers that describe the operator M of a fitted linear repair, h ← h + h M."""
+"""Describes the operator M of a fitted linear repair, h ← h + h M, by a few numbers."""
 
 from typing import TypedDict
 
@@ -40,8 +40,7 @@ def antisymmetric_share(operator: torch.Tensor) -> float:
 def effective_rank(singular_values: torch.Tensor) -> float:
     """The exponential of the entropy of the squared singular values (C,), as shares of their sum.
 
-    It is C for C equal directions, and directions with tiny values do not count. 0 for a zero
-    operator.
+    It is C if all C singular values are equal; tiny ones hardly count. It is 0 for a zero operator.
     """
     squared_values = singular_values.double().square()
     if not squared_values.sum() > 0:

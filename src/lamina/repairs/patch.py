@@ -1,8 +1,8 @@
 """The safetensors file of a fitted repair, for all plan sizes of one selector.
 
 Its tensors are named `removed={n}/{start}-{end}/{name}`. Its metadata hold the method that uses the
-tensors (`method`), by plan size the reasons why a plan has no repair (`refused`), and the sizes of
-the plans that remove nothing, so that there is nothing to repair (`whole`).
+tensors (`method`), the reasons why plans have no repair, by size (`refused`), and the sizes of the
+plans that remove nothing, which need no repair (`whole`).
 """
 
 import json
@@ -47,7 +47,7 @@ def write_patch(
 ) -> None:
     """Write a patch file.
 
-    named_tensors: What `name_tensors` gives, for all sizes.
+    named_tensors: The results of `name_tensors` for all sizes.
     reason_by_size: Why a plan cannot be repaired, by its size.
     job_description: Which job writes the file.
     whole_sizes: Sizes of plans that only move layers: nothing is removed from their models.

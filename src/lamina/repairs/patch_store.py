@@ -1,8 +1,8 @@
-"""Patches that wait for the passes that apply them: in memory up to a budget, the others in a file.
+"""Keeps patches until the passes that apply them: in memory up to a budget, the others in a file.
 
-A search fits a patch of C² numbers for every run of layers that one of its sets lacks. There are
-hundreds of them, 67 MB each at C = 4096. A pass reads each patch from the file once, and
-frees it when the layer that it repairs has run.
+A search fits a patch of C² numbers for every run of layers that one of its sets removes. There are
+hundreds of them, 67 MB each at C = 4096. A pass reads each patch from the file once, and frees it
+when the layer that it repairs has run.
 """
 
 import os
@@ -19,11 +19,11 @@ from lamina.engine.budgets import PATCH_BYTES
 from lamina.models.boundary import Patch
 
 FLOAT32_BYTES = 4
-MAX_READ_BYTES = 1 << 30  # of one read; the operating system gives a little under 2 GiB at once
+MAX_READ_BYTES = 1 << 30  # of one read; the operating system returns just under 2 GiB at once
 
 
 class KeptTensor(NamedTuple):
-    """Where a float32 tensor lies in a file."""
+    """The location of a float32 tensor in a file."""
 
     first_byte: int
     shape: torch.Size
@@ -55,9 +55,9 @@ class FiledPatch(Patch):
 class PatchStore:
     """Keeps patches in float32: on a device while there is room for them, the others in a file.
 
-    folder: Where the file lies; by default the folder of temporary files. The file has no name, so
+    folder: The folder of the file; by default that of temporary files. The file has no name, so
         that nothing of it is left however the process ends.
-    max_bytes: What all patches on the device may take together.
+    max_bytes: The limit of all patches on the device together.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class PatchStore:
         self._file: FileIO | None = None
 
     def keep(self, patch: Patch) -> Patch:
-        """Give the same patch back, on the device or in the file."""
+        """Store a patch on the device or in the file, and return it from there."""
         n_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in patch.tensors.values())
         if self._used_bytes + n_bytes <= self._max_bytes:
             self._used_bytes += n_bytes

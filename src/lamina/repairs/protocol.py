@@ -1,9 +1,8 @@
-"""The protocol of a repair: the functions that a module of `lamina.repairs.methods` must have.
+"""Defines the functions that a module of `lamina.repairs.methods` must have.
 
-At the top of such a module stands the class of its options, a subclass of
-`lamina.options.repairs.Repair`. The module is found by the name of the method, and nothing outside
-of it knows that name or its options. It imports torch inside its functions only, because the
-configuration is read without torch.
+Such a module begins with the class of its options, a subclass of `lamina.options.repairs.Repair`.
+The module is found by the name of the method, and nothing outside of it knows that name or its
+options. It imports torch only inside functions, because the configuration is read without torch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -84,7 +83,7 @@ def unite_boundaries(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[
 def find_refusal(options: Any, boundary: Boundary) -> str | None:
     """Why a method cannot repair a run of removed units; None if it can.
 
-    A method says so itself by a function `explain_refusal(boundary)`, which is optional.
+    A method may define a function `explain_refusal(boundary)` that says so.
     """
     ends_within_layer = any(position % 1 for position in boundary)
     if ends_within_layer and not options.LINEAR:

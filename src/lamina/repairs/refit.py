@@ -38,8 +38,8 @@ def fit(
 
     X is the stream of the model that is pruned and patched before the run, and Y the stream of the
     unpruned model. Two chains of patches are fitted. No patch of the *validated* chain has seen the
-    held-out samples; it chooses the options and measures the errors. All patches of the *final*
-    chain are fitted on all samples; it is what the variant uses.
+    held-out samples; this chain chooses the options and measures the errors. All patches of the
+    *final* chain are fitted on all samples; the variant uses this chain.
 
     Returns the fits, and for each boundary the pass that gave X to the validated chain.
     """
@@ -58,7 +58,7 @@ def fit(
 
         statistics = _collect_chains(model, sources, boundary, seed, validated_run, final_run)
         fits[boundary] = ghost.fit(statistics, options)
-        # Their C² sums are freed before the next run is collected.
+        # Free the C² sums before those of the next run are collected.
         del statistics
         validated_runs[boundary] = validated_run
     return fits, validated_runs

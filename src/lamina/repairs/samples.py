@@ -1,4 +1,4 @@
-"""The samples of several calibrations with their weights, as repairs train and check on them."""
+"""The weighted samples of several calibrations, on which repairs are trained and checked."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

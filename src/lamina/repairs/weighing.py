@@ -1,14 +1,14 @@
-"""The weight of general text in a fit, chosen for each plan: `data: {own: 1, general: auto}`.
+"""Chooses the weight of general text in a fit for each plan: `data: {own: 1, general: auto}`.
 
 The statistics of a fit are sums over tokens or samples. So one pass over the own calibration and
 one over the general one serve every weight w of a grid, as S_own + w S_general.
 
-Each plan gets one w for all its boundaries: the smallest w with which the repaired model loses on
-held-out general samples at most `tolerance` nats per token more than the pruned model without a
-repair. If no w is within the tolerance, the plan gets the w with the least loss. All plans with all
-weights are candidates of one pass.
+Each plan gets one w for all its boundaries. It is the smallest w for which the repaired model's
+loss on held-out general samples exceeds that of the pruned model without a repair by at most
+`tolerance` nats per token. If no w is within the tolerance, the plan gets the w with the least
+loss. All plans with all weights are candidates of one pass.
 
-The patches compared were fitted without the held-out samples, which choose a ridge as always. The
+The compared patches were fitted without the held-out samples, which also choose the ridge. The
 patches of all weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
 """
 
@@ -70,15 +70,15 @@ def group_plans(
 ) -> Iterator[WeighedGroup]:
     """The plans of one selector, grouped by their chosen weight.
 
-    calibrations: By name, the variants' own first.
+    calibrations: By name; the variants' own comes first.
     boundaries: The runs of each plan, by its size.
-    options: Those of the repair, whose method is a linear map of the stream.
+    options: The repair's options; its method is a linear map of the stream.
     """
     general_names = options.automatic(next(iter(calibrations)))
     sources_by_weight = {weight: _sources(calibrations, options, weight) for weight in GRID}
     own_sources = sources_by_weight[0.0]
-    # Both passes list all sources in the same order, and give weight 0 to those that they leave
-    # out, so that one draw decides which documents are held out.
+    # Both passes list all sources in the same order, and give weight 0 to those that they skip, so
+    # that both hold out the same documents.
     general_sources = [
         replace(source, weight=float(name in general_names))
         for name, source in zip(calibrations, own_sources, strict=True)
@@ -120,7 +120,7 @@ def _sources(
 def mix_statistics(
     own_statistics: Statistics[Any], general_statistics: Statistics[Any], weight: float
 ) -> Statistics[Any]:
-    """The sum of both statistics, where every token of general text counts `weight` times."""
+    """The sum of both statistics; every token of general text counts `weight` times."""
     if not weight:
         return own_statistics
     return Statistics(
@@ -131,7 +131,7 @@ def mix_statistics(
 
 
 def _scale_sums(sums: Sums, weight: float) -> Sums:
-    """Sums times a weight. All of them are linear in it except for `tokens`, which is a count."""
+    """Sums times a weight; `tokens`, which is a count, is not scaled."""
     scaled_sums: dict[str, Any] = {}
     for name, value in vars(sums).items():
         if name != "tokens" and value is not None:
@@ -221,8 +221,9 @@ def choose_weights(
 ) -> dict[int, WeightColumns]:
     """Choose the weight of each plan, by its size.
 
-    loss_by_plan: Per token, by plan size and weight; that without a repair under `NO_REPAIR`.
-    n_samples: How many samples these losses are means of.
+    loss_by_plan: Losses per token, by plan size and weight; `NO_REPAIR` has the one without a
+        repair.
+    n_samples: The number of samples behind these losses.
     """
     plan_columns: dict[int, WeightColumns] = {}
     for size, loss_by_weight in loss_by_plan.items():

@@ -1,1 +1,1 @@
-"""A variant as a checkpoint of its own."""
+"""Writes a variant as a checkpoint of its own."""

@@ -1,7 +1,7 @@
-"""What an export says about itself: its model card, README.md.
+"""Renders the model card of an export, README.md.
 
-`TEMPLATE` is its text, filled in with `Facts`, which `lamina.models.export.save` collects. Nothing
-here looks at a model or a file.
+`TEMPLATE` is its text, filled in with `Facts`, which `lamina.models.export.save` collects. This
+module reads no model and no file.
 """
 
 import math
@@ -23,7 +23,7 @@ from lamina.variant import Variant, describe_size
 from lamina.version import VERSION
 
 ONWARD = "## Where to go from here"
-# Metadata of the base model's card that holds for its descendants too.
+# Metadata of the base model's card that its descendants inherit.
 INHERITED_METADATA = ("license", "license_name", "license_link", "extra_gated_prompt", "language")
 UNIT_NAMES = {
     "layer": "layer",
@@ -98,7 +98,7 @@ class Facts(BaseSource):
 
     @property
     def moves(self) -> str:
-        """What the plan does but remove units, in words."""
+        """What the plan does in addition to removing units, in words."""
         return describe_moves(self.plan["units"])
 
     @property
@@ -302,7 +302,7 @@ def render_card(facts: Facts) -> str:
         moves=facts.moves,
         is_bare_cut=facts.is_bare_cut,
         donor_by_layer=facts.donor_by_layer,
-        # The class finds lamina's own code.
+        # This class finds lamina's own code in the folder.
         model_class="AutoModelForCausalLM" if has_code else facts.base_class,
         trust=", trust_remote_code=True" if has_code else "",
         first_shifted=_first_shifted_layer(facts),
@@ -316,7 +316,7 @@ def render_card(facts: Facts) -> str:
 
 
 def _describe_packed_size(facts: Facts) -> str:
-    """A sentence about the GGUF file of the base model; nothing if it is not one."""
+    """A sentence about the GGUF file of the base model; empty if the base model is not one."""
     if facts.base_gguf_bytes is None:
         return ""
     file_name = _public_name(facts.manifest)
@@ -326,7 +326,7 @@ def _describe_packed_size(facts: Facts) -> str:
 
 
 def _title(facts: Facts) -> str:
-    """What the name of the base model is followed by."""
+    """The part of the title after the base model's name."""
     if facts.variant.removed < 1:
         return f"with {describe_size(facts.variant.removed)}"
     n_removed = len(removals_among(facts.plan["units"]))
@@ -345,7 +345,7 @@ def _metadata(facts: Facts) -> ModelCardData:
     donors = facts.plan.get("replacements") or {}
     ancestors = [facts.manifest, *donors.values()]
     hub_ids = [str(model["source"]) for model in ancestors if model.get("revision")]
-    # The hub knows adapter, merge, quantized and finetune: the last is any change of weights.
+    # The hub knows adapter, merge, quantized and finetune. The last covers any change of weights.
     relation = "merge" if donors else "finetune"
     results = list(_evaluation_results(facts.benchmarks))
     return ModelCardData(
@@ -363,7 +363,7 @@ def _metadata(facts: Facts) -> ModelCardData:
 def _evaluation_results(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[EvalResult]:
     """The rows of the variant, each followed by its standard error, under lm-eval's names.
 
-    Infinite perplexities are left out, for JSON has no such numbers.
+    Infinite perplexities are left out, because JSON has no such numbers.
     """
     for row in benchmarks:
         if row["selector"] == "none" or row.get("part_of"):
@@ -386,9 +386,9 @@ def _evaluation_results(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[Eva
 
 
 def _first_shifted_layer(facts: Facts) -> int | None:
-    """The first layer that has another kind than the base model's layer of its number.
+    """The first layer whose kind differs from that of the base model's layer with its index.
 
-    Programs that tell a layer's kind from its number would run another model.
+    Programs that derive a layer's kind from its index would run another model.
     """
     sources = [visit.layer for visit in facts.visits]
     for position in range(len(sources)):
@@ -400,7 +400,7 @@ def _first_shifted_layer(facts: Facts) -> int | None:
 def _can_be_cut_as_gguf(facts: Facts) -> bool:
     """Whether llama-quantize makes the same cut.
 
-    It cuts no lists by layer, and counts heads that predict further ahead as layers of a GGUF.
+    It does not cut lists with an entry per layer, and counts lookahead heads as layers of a GGUF.
     """
     is_uniform = len(set(facts.layer_kinds)) == 1 and not facts.has_lookahead_heads
     return facts.is_bare_cut and is_uniform and not is_gguf(facts.manifest["source"])
@@ -409,7 +409,7 @@ def _can_be_cut_as_gguf(facts: Facts) -> bool:
 def _removal_rows(plan: Mapping[str, Any]) -> list[list[str]]:
     """A row per removed unit, in the order of removal, with what was measured of it.
 
-    The first row is the head. Columns where no unit has a number are left out.
+    The first row is the header. Columns where no unit has a number are left out.
     """
     units = plan["units"]
     columns = [
@@ -431,7 +431,7 @@ def _format_run(start: float, end: float) -> str:
 
 
 def _benchmark_rows(benchmarks: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A head, and a row per task and metric: this variant against the base model."""
+    """A header, and a row per task and metric: this variant against the base model."""
     base_values: dict[tuple[str, str], str] = {}
     variant_rows: dict[tuple[str, str], Mapping[str, Any]] = {}
     for row in benchmarks:
@@ -468,7 +468,7 @@ def _public_name(model: Mapping[str, Any]) -> str:
 
 
 def _format_table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, whose head is the first row."""
+    """A Markdown table; the first row is its header."""
     header, *body = ["| " + " | ".join(row) + " |" for row in rows]
     rule = "|" + "---|" * len(rows[0])
     return "\n".join([header, rule, *body])

@@ -1,6 +1,6 @@
-"""The check of an export: loaded back, it is the variant that it was written from.
+"""Checks that an export, loaded back, is the variant that it was written from.
 
-Its logits are the same, and so is the text that it generates.
+It must give the same logits and generate the same text.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,10 +22,10 @@ def check_export(
 ) -> None:
     """Load an export back and refuse it if it is not the variant it was written from.
 
-    Its logits must be the variant's. Generating with a cache must give what generating without one
-    gives, if it does so for the unpruned `base`.
+    Its logits must be the variant's. Generation with a cache must match generation without one, if
+    it does so for the unpruned `base`.
 
-    Raises LaminaError, which says what differs, and by how much.
+    Raises LaminaError that says what differs, and by how much.
     """
     subject = f"the export of this '{text_config(variant).model_type}'"
     refusal = f"{subject} does not load back as the same model"
@@ -54,12 +54,11 @@ def check_export(
 def check_cache(
     variant: PreTrainedModel, base: PreTrainedModel, subject: str, advice: str = ""
 ) -> None:
-    """Refuse a variant that generates other text from a cache than without one, where the unpruned
-    model does not.
+    """Refuse a variant that generates other text with a cache than without, if `base` does not.
 
     subject, advice: how the error names the variant, and what it recommends.
 
-    Raises LaminaError, which says by how much.
+    Raises LaminaError that says how much the logits differ.
     """
     token_ids = probe_sequence(variant)
     limit = dtype_tolerance(variant)
@@ -72,7 +71,7 @@ def check_cache(
 
 
 def _describe_cache_fault(error: float, n_padding: int) -> str:
-    """What a variant generates from a cache, by its `_cache_error`."""
+    """Describe what a variant generates from a cache, given its `_cache_error`."""
     if error == torch.inf:
         return "nothing from a cache"
     batch = " beside a longer prompt" if n_padding else ""
@@ -86,10 +85,10 @@ def _describe_cache_fault(error: float, n_padding: int) -> str:
 def _cache_error(model: PreTrainedModel, token_ids: Sequence[int], n_padding: int) -> float:
     """How far the logits of tokens generated from a cache are from those of the whole text.
 
-    A `distance`; infinite if nothing can be generated.
+    A `logit_distance`; infinite if nothing can be generated.
 
-    n_padding: by how many tokens the text is shorter than another one of its batch, and padded in
-        front; 0 if it is alone.
+    n_padding: how many padding tokens stand before the text in a batch with a longer one; 0 if it
+        is alone.
     """
     rows = [token_ids, token_ids] if n_padding else [token_ids]
     input_ids = torch.tensor(rows, device=model.device)

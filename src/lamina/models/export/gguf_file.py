@@ -1,6 +1,6 @@
-"""A variant as a GGUF file: the layers of the base model's own file that the variant runs.
+"""Writes a variant as a GGUF file, from the layers of the base model's own file.
 
-They keep their bits. A layer that runs again is copied.
+The layers keep their quantised bits. A layer that runs again is copied.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def save_gguf(
 ) -> None:
     """Write these layers of the GGUF file `source`, and load them back.
 
-    Raises LaminaError if the file would not be the variant: programs that read it tell a layer's
-    kind from its number.
+    Raises LaminaError if the file would not be the variant: programs that read it derive a layer's
+    kind from its index.
     """
     base_config = text_config(base)
     layer_kinds = cutting.kinds_by_layer(base_config, len(layers_of(base)))
@@ -46,9 +46,9 @@ def save_gguf(
 
 
 def copy_layers(source: Path, target: Path, layers: Sequence[int]) -> None:
-    """Copy a GGUF file with these layers alone, in this order.
+    """Copy a GGUF file with only these layers, in this order.
 
-    Their tensors get new numbers, and lists with an entry per layer are cut.
+    Their tensors are renumbered, and lists with an entry per layer are cut.
     """
     header = gguf.read_header(source, str(source))
     n_layers, _ = gguf.read_shape(source, str(source))
@@ -79,7 +79,7 @@ def _select_tensors(
 def _cut_setting(
     name: str, setting: gguf.Setting, family: str, n_layers: int, layers: Sequence[int]
 ) -> gguf.Setting:
-    """A setting of the header for a model of these layers alone, in this order."""
+    """A setting of the header for a model of only these layers, in this order."""
     if name == f"{family}.block_count":
         return gguf.with_value(setting, len(layers))
     if not name.startswith(f"{family}.") or not setting.is_list:

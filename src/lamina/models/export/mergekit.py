@@ -1,4 +1,4 @@
-"""The recipe with which mergekit makes the same cut as an export."""
+"""Renders the recipe with which mergekit makes the same cut as an export."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +29,7 @@ def render_recipe(facts: Facts, silenced_weights: Mapping[int, Sequence[str]]) -
 def _list_slices(
     facts: Facts, silenced_weights: Mapping[int, Sequence[str]]
 ) -> list[dict[str, Any]]:
-    """The layers that run; neighbours of one model that are not scaled share a slice.
+    """The layers that run, as slices; unscaled neighbours from one model share a slice.
 
     A `layer_range` is in base numbering and half-open.
     """

@@ -1,9 +1,8 @@
-"""The classes of an export that brings lamina's modeling file, made from lamina's own text of it.
+"""Builds the classes of an export in form `code` without running code from its folder.
 
-An export in form `code` loads in plain transformers with trust_remote_code, which runs every Python
-file that transformers looks for in its folder. Here nothing in the folder runs: its modeling file
-is compared with the text that this version of lamina would write, and the classes are made from
-that text.
+Plain transformers loads such an export with trust_remote_code, and runs the Python files that it
+looks for in the folder. Here the folder's modeling file is compared with the text that this version
+of lamina would write, and the classes are built from that text.
 """
 
 import functools
@@ -46,7 +45,7 @@ def render_code(config_class: str, model_class: str, model_type: str) -> str:
 
 
 def load_classes(folder: Path) -> tuple[type[PretrainedConfig], type[PreTrainedModel]]:
-    """The classes that an export's configuration and model have.
+    """The classes of an export's configuration and model.
 
     Raises LaminaError if the modeling file or the configuration is not what this version of lamina
     writes.
@@ -62,15 +61,13 @@ def load_classes(folder: Path) -> tuple[type[PretrainedConfig], type[PreTrainedM
             "again."
         )
     module = _make_module(*names)
-    # From here transformers copies the code when the model is saved.
+    # When the model is saved, transformers copies the code from this path.
     module.__file__ = str(code_file.resolve())
     return module.LaminaConfig, module.LaminaForCausalLM
 
 
 def _find_names(text: str) -> ModelingFileNames | None:
-    """The names with which `render_code` gives a text; None if there are none, or if they are not
-    those of classes of transformers.
-    """
+    """The names with which `render_code` gives a text; None if transformers has no such classes."""
     config_match = re.search(r"^from transformers import (\w+) as BaseConfig$", text, re.M)
     model_match = re.search(r"^from transformers import (\w+) as BaseModel$", text, re.M)
     type_match = re.search(r'^MODEL_TYPE = "(\w+)"$', text, re.M)

@@ -1,12 +1,12 @@
-"""What an export weighs beside the GGUF file that is its base model, in words."""
+"""Explains the size of an export compared with the GGUF file of its base model."""
 
 
 def describe_packed_size(file_name: str, n_bytes: int, variant: str, is_bare_cut: bool) -> str:
     """Why an export is larger than the file, and how to get one that is not.
 
-    file_name: Of the base model.
+    file_name: The GGUF file of the base model.
     n_bytes: Its size.
-    variant: Its name, or what stands for it.
+    variant: The variant's name, or a placeholder.
     is_bare_cut: Whether layers were removed and nothing else was changed.
     """
     sentence = (

@@ -1,7 +1,7 @@
 """Which programs load an export as it is: transformers without code, vLLM, llama.cpp.
 
-What is known was run or read: reports/runtimes.md. The report of a study asks this module before
-anything is exported, so it does not import torch.
+The facts were tested, or read from source code: reports/runtimes.md. The report of a study uses
+this module before anything is exported, so it does not import torch.
 """
 
 from dataclasses import dataclass
@@ -43,23 +43,23 @@ def list_runtimes(traits: ExportTraits) -> tuple[str, ...]:
         return ("vllm",) if is_run_by_vllm else ()
     if not traits.shifts_kinds:
         return RUNTIMES
-    # llama.cpp, and vLLM for most families, tell a layer's kind from its number.
+    # llama.cpp, and vLLM for most families, derive a layer's kind from its index.
     if traits.decoder in VLLM_LISTS:
         return ("transformers", "vllm")
     return ("transformers",)
 
 
 def explain_vllm_obstacle(model: "PreTrainedModel") -> str:
-    """Why the Transformers backend of vLLM cannot run code beside a model; empty if it can.
+    """Why the Transformers backend of vLLM cannot run a model's `code` export; empty if it can.
 
-    Read from the source of vLLM.
+    The rules were read from the source of vLLM.
     """
     from lamina.models.structure import text_config
 
     config = text_config(model)
     if config is not model.config:
         return "Code beside a model that sees or hears was not tried there."
-    # gpt2 says that it is compatible, and its attention fails there on the shape of its queries.
+    # gpt2 claims to be compatible, but its attention fails there on the shape of its queries.
     if not model.is_backend_compatible() or config.model_type == "gpt2":
         return (
             "The attention of this family is not called in the way that vLLM's Transformers "

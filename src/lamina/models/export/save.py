@@ -1,10 +1,9 @@
-"""Writing a variant as a Hugging Face checkpoint: stock where transformers has a place for
-everything, else with code.
+"""Writes a variant as a Hugging Face checkpoint, with modeling code only where it is needed.
 
-Pruned and healed layers make a **stock** checkpoint. A patch needs the small modeling file beside
-the weights (`modeling_lamina.py`, form **code**); without it the checkpoint does not load, so that
-a patch is never lost. Removed sub-layers are written as zero weights into a stock checkpoint, or
-left out in form code.
+Pruned and healed layers make a **stock** checkpoint. A patch needs a small modeling file next to
+the weights (`modeling_lamina.py`, form **code**). Without that file the checkpoint does not load,
+so a patch is never lost. Removed sub-layers are zero weights in a stock checkpoint, and are left
+out in form code.
 """
 
 import copy
@@ -44,9 +43,10 @@ from lamina.version import VERSION
 
 RECORD = "lamina.json"
 
-# Weights as transformers names them.
+# Weights files, as transformers names them.
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?[.]safetensors([.]index[.]json)?")
-# Files of a tokenizer, a chat or a licence in a model's folder, copied as they are.
+# Files for the tokenizer, the chat template and the licence in a model's folder, copied as they
+# are.
 _CARRIED = re.compile(
     r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template"
     r"|generation_config)\.json|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja"
@@ -63,8 +63,7 @@ def export_variant(
     form: str = "auto",
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns its
-    form.
+    """Write a variant of `base` with its tokenizer, card and mergekit recipe; return its form.
 
     base: the unpruned model; it is not changed.
     folder: where to write. It must be absent, empty or an earlier export, which is replaced when
@@ -93,7 +92,7 @@ def export_variant(
         _zero_removed_sublayers(variant, base, source.plan)
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    # All processes use one name, so that an export removes what a killed one left behind.
+    # The name is fixed, so that an export removes what a killed one left behind.
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -132,8 +131,7 @@ def save_variant(
     max_shard_size: str = "5GB",
     base_folder: Path | None = None,
 ) -> str:
-    """Write a materialised variant's weights, configuration and, if it needs it, code; returns
-    `stock` or `code`.
+    """Write a materialised variant, with code if it needs it; return `stock` or `code`.
 
     base_folder: the base model's folder, whose tokenizer, generation configuration and licence are
         copied.
@@ -142,7 +140,7 @@ def save_variant(
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    # Save a shallow copy, since saving writes dtype and architecture into the configuration.
+    # Save a shallow copy, because saving writes dtype and architecture into the configuration.
     shell = copy.copy(variant)
     shell.__dict__["config"] = copy.deepcopy(variant.config)
     if base_folder is not None and (base_folder / "generation_config.json").is_file():
@@ -151,8 +149,8 @@ def save_variant(
 
     special_modules = modeling_lamina.describe(variant)
     is_stock = not any(special_modules.values())
-    # Without its family's name a model gets no renaming on loading, so its weights keep the names
-    # they have here.
+    # transformers renames weights on loading only for families that it knows. A model with code is
+    # not one, so its weights keep the names that they have here.
     PreTrainedModel.save_pretrained(
         shell,
         target,
@@ -195,15 +193,14 @@ def save_checked(
     folder: str | Path,
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant as `save` does, unless it loads back as another model; returns `stock` or
-    `code`.
+    """Write a variant as `save_variant` does, and check that it loads back as the same model.
 
-    load_base: gives the base model, which is loaded for the check alone, after the variant is
+    load_base: gives the base model, which is only loaded for the check, after the variant is
         written.
     folder: where to write. Weights of a model that are there already are replaced, other files
         stay.
 
-    Raises LaminaError as `save` and `check_export` do. The folder is then as it was.
+    Raises LaminaError as `save_variant` and `check_export` do. The folder is then as it was.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
@@ -221,7 +218,7 @@ def save_checked(
 
 
 def _check_request(base: PreTrainedModel, source: BaseSource, form: str, target: Path) -> None:
-    """Refuse what cannot be exported before anything is done for it."""
+    """Refuse an export that is impossible before any work is done for it."""
     if form not in EXPORTED_AS:
         raise LaminaError(
             f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}."
@@ -294,9 +291,7 @@ def _add_code(
 
 
 def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
-    """Write down the tokenizer's class, which transformers cannot look up by a model type that it
-    does not know.
-    """
+    """Record the tokenizer's class: transformers cannot derive it from an unknown model type."""
     settings_file = target / "tokenizer_config.json"
     settings: dict[str, Any] = {}
     if settings_file.is_file():
@@ -326,7 +321,7 @@ def _zero_removed_sublayers(
 
 
 def _silence(original: nn.Module, layer_index: int) -> nn.Module:
-    """A copy of a module with all weights zero, for the layer of this number."""
+    """A copy of a module with all weights zero, for the layer with this index."""
     silent = copy.deepcopy(original)
     for module in silent.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -369,7 +364,7 @@ def _collect_facts(
     form: str,
     has_zeroed_sublayers: bool,
 ) -> Facts:
-    """What the card says of an export whose weights are in `folder`."""
+    """The facts for the card of an export whose weights are in `folder`."""
     n_layers = len(layers_of(base))
     base_config = text_config(base)
     base_file = Path(source.manifest["source"])
@@ -397,9 +392,9 @@ def _collect_facts(
 
 
 def _count_written(variant: PreTrainedModel) -> int:
-    """Numbers in the weights and patches of a checkpoint.
+    """The number of parameters in the weights and patches of a checkpoint.
 
-    It has a copy of a layer for each of its runs.
+    A layer that runs several times is stored, and counted, several times.
     """
     n_written = sum(tensor.numel() for tensor in weights_and_patches(variant))
     earlier_weights: set[torch.Tensor] = set()
@@ -431,7 +426,7 @@ def _explain_vllm_obstacle(variant: PreTrainedModel) -> str:
 def _list_removed_sublayers(
     base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]
 ) -> dict[int, list[str]]:
-    """Beginnings of the names of weights in removed sub-layers, by layer that stays."""
+    """Prefixes of the names of weights in removed sub-layers, by layer that is kept."""
     prefixes: dict[int, list[str]] = {}
     for layer_index, component in sorted(parse_unit(unit) for unit in units):
         if layer_index not in kept:

@@ -1,8 +1,7 @@
-"""The linear maps through which MLPs write to the residual stream, for repairs that are folded into
-weights.
+"""Finds the linear maps through which MLPs write to the residual stream (down projections).
 
-A map is found by what it does: its output is the output of the MLP, and the layer adds exactly that
-to the stream.
+Repairs can be folded into their weights. A map is found by what it does: its output is the output
+of the MLP, and the layer adds exactly that to the stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -66,9 +65,7 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
 
 @torch.inference_mode()
 def _find_maps(model: PreTrainedModel) -> MapsByLayer:
-    """For the MLP of each layer, the linear map that writes to the stream, or the reason why there
-    is none.
-    """
+    """By layer, the linear map of the MLP that writes to the stream, or why there is none."""
     layers = list(layers_of(model))
     with _record_calls(layers) as calls:
         model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
@@ -76,7 +73,7 @@ def _find_maps(model: PreTrainedModel) -> MapsByLayer:
     for layer_index, layer in enumerate(layers):
         mlp_modules = sublayers_of(layer)["mlp"]
         if layer in calls and mlp_modules:
-            # If there are several in a row, the last one gives what the MLP gives.
+            # If there are several in a row, the last one gives the MLP's output.
             maps[layer_index] = _find_map(layer, mlp_modules[-1], calls[layer])
     return maps
 
@@ -117,7 +114,7 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
 
 
 def _added_to_stream(mlp: SublayerModule, call: RecordedCall) -> torch.Tensor:
-    """What an MLP adds to the stream, also where it adds the residual itself."""
+    """What an MLP adds to the stream, even if it adds the residual itself."""
     output = stream_of(call.output)
     if not mlp.residual:
         return output
@@ -146,7 +143,7 @@ def _record_calls(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Reco
 
 @contextmanager
 def _subtract_from_output(module: nn.Module, amount: torch.Tensor) -> Iterator[None]:
-    """While open, a module returns so much less."""
+    """While open, `amount` is subtracted from the output of a module."""
 
     def subtract(module: nn.Module, args: Any, output: Any) -> Any:
         stream = stream_of(output)
@@ -162,9 +159,7 @@ def _subtract_from_output(module: nn.Module, amount: torch.Tensor) -> Iterator[N
 def _is_close(
     values: torch.Tensor, expected: torch.Tensor, rounding: torch.Tensor | None = None
 ) -> bool:
-    """Whether values are equal, up to a small share of the largest one and up to what rounding
-    explains of each.
-    """
+    """Whether values are equal, up to rounding of each and a small share of the largest one."""
     if values.numel() != expected.numel():
         return False
     difference = (values.flatten().float() - expected.flatten().float()).abs()

@@ -1,4 +1,4 @@
-"""Methods of repair, one a file with its options; `lamina.repairs.protocol` says what each has."""
+"""Methods of repair, one per file with its options; see `lamina.repairs.protocol`."""
 
 from lamina.paths import plugin_packages
 

@@ -92,7 +92,7 @@ def collect(
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """Fit one boundary.
 
-    λ is chosen on the held-out samples, for operators fitted on the others. The patch is then
+    λ is chosen on the held-out samples, with operators fitted on the others. The patch is then
     fitted on all samples with this λ. The reported errors are those of the operator that has not
     seen the held-out samples.
     """
@@ -153,7 +153,7 @@ def _relative(residual_norm: float, moments: Moments) -> float:
 
 
 def as_patch(tensors: Tensors) -> Patch:
-    """The fitted tensors are those of a patch."""
+    """The patch of the fitted tensors, which already have its form."""
     from lamina.models.boundary import Patch
 
     return Patch(**tensors)
@@ -228,7 +228,7 @@ def _limit_rank(operator: torch.Tensor, xd: torch.Tensor, rank: int) -> Patch:
     """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M.
 
     The Gram matrix of the prediction is Mᵀ(XᵀX + λI)M = MᵀXᵀD, so neither X nor λ is needed. The
-    patch has two factors, or their product where that has no more numbers.
+    patch has two factors, or their product if that has no more numbers.
     """
     import torch
 

@@ -119,8 +119,8 @@ class _ChannelCollector:
         weight: float,
     ) -> None:
         """Add a batch; a `lamina.engine.sources.Consumer`."""
-        # All new sums exist before one of them is kept, so that the batch may be halved if memory
-        # runs out.
+        # All new sums are allocated before one of them is kept, so that the batch may be halved if
+        # memory runs out.
         new_fit_sums: dict[Boundary, ChannelSums] = {}
         new_heldout_sums: dict[Boundary, ChannelSums] = {}
         for boundary, fit_sums in self.fit_sums.items():
@@ -140,7 +140,7 @@ class _ChannelCollector:
 
 
 def fit(statistics: Statistics[ChannelSums], options: LinearPatch) -> Fit:
-    """The mean ratio of every channel.
+    """Fit one boundary: the mean ratio of every channel.
 
     There is nothing to choose, so the held-out samples only measure errors.
     """

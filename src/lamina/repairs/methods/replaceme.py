@@ -8,8 +8,7 @@ and chosen as in `ghost`. Nothing is added to the model.
 
 With `objective: cosine`, Adam instead minimises the mean over tokens of 1 - cos(A T, h_e - B) with
 B = h_s - A, where a token has the weight of its source. Adam starts from T = I and takes one step
-for each batch of forward passes. A batch of few tokens, or of a source with a small weight, has a
-small gradient.
+per batch. A batch of few tokens, or of a source with a small weight, has a small gradient.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def _train_operators(
 ) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
     """T - I of every boundary, trained in common passes.
 
-    Two of each, (C, C): one without the held-out samples, one on all samples.
+    There are two per boundary, (C, C): one without the held-out samples, one on all samples.
     """
     from lamina.engine.sources import run_sources
 
@@ -184,8 +183,8 @@ class _CosineTrainer:
             operator_pair = (nn.Parameter(zero_operators[0]), nn.Parameter(zero_operators[1]))
             self.operators[boundary] = operator_pair
             parameters += operator_pair
-        # Adam works entry by entry, so that one optimiser serves all operators. It skips
-        # operators without a gradient, which no token of a batch reaches.
+        # Adam works element-wise, so one optimiser serves all operators. It skips operators without
+        # a gradient, which no token of a batch has reached.
         self.optimiser = torch.optim.Adam(parameters, lr=options.learning_rate)
 
         # Adam is invariant to the scale of the gradients, as long as they stay far above its epsilon.

@@ -1,4 +1,4 @@
-"""LLM-Streamline: the layer before a removed run is trained to do the work of the run as well.
+"""LLM-Streamline: the layer before a removed run is trained to do the work of the run too.
 
 The paper removes n + 1 layers and inserts one layer of the same class. That layer starts from the
 first of them, and is trained on the mean squared error of the stream after them (arXiv 2403.19135).
@@ -105,8 +105,8 @@ def collect(
     for boundary in distinct_boundaries:
         kept_streams = all_streams or _keep_streams(model, sequences, [boundary])
         run = kept_streams.run if kept_streams else taps.run_sequences
-        # The trainer gets no name, so that its layer and the state of Adam are freed before the
-        # next run.
+        # The trainer is not bound to a name, so that its layer and the state of Adam are freed
+        # before the next run.
         fit = _LayerTrainer(model, run, boundary, options).train(fit_samples, heldout_samples, seed)
         yield boundary, fit
 
@@ -145,7 +145,7 @@ def _keep_streams(
 
 
 class _KeptStreams:
-    """The streams of one pass over all sequences, kept on the device for the epochs to come."""
+    """The streams of one pass over all sequences, kept on the device for all epochs."""
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class _KeptStreams:
     ) -> None:
         """As `taps.run_sequences`, with the kept streams.
 
-        A layer must be called as the model calls it in this batch. So a model that begins with the
-        layer at the first boundary runs over the batch to show the arguments of that call.
+        A layer must get the arguments that the model gives it for this batch. So a model that
+        begins with the layer at the first boundary runs over the batch to record them.
         """
         from torch.nn.utils.rnn import pad_sequence
 
@@ -365,7 +365,8 @@ def _sum_squares(
 def _add_gradients(loss: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
     """Add the gradients of a loss to the parameters.
 
-    All of them exist before one of them is added, so that a batch may be halved if memory runs out.
+    All gradients are computed before one of them is added, so that a batch may be halved if memory
+    runs out.
     """
     import torch
 
