@@ -94,8 +94,17 @@ def copy_with_edit(source: Path, name: str, old_text: str, new_text: str) -> Pat
         ('    """Fix it."""\n', ""),
         ('"""A bolt."""\n', ""),
         ("\n\n\ndef", "\ndef"),
+        ("\n\n\ndef", '\n"""Of the line above."""\n\n\ndef'),
     ],
-    ids=["comment", "format", "docstring", "no docstring", "no module docstring", "blank lines"],
+    ids=[
+        "comment",
+        "format",
+        "docstring",
+        "no docstring",
+        "no module docstring",
+        "blank lines",
+        "docstring of an attribute",
+    ],
 )
 def test_what_does_not_run_does_not_count(source: Path, old_text: str, new_text: str) -> None:
     copy = copy_with_edit(source, "lamina/parts/bolt.py", old_text, new_text)
