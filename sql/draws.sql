@@ -1,5 +1,5 @@
--- Replicates combined: means over draws of a calibration or a selector, and how far one draw is
--- from another.
+-- Replicates combined: means over the draws of a calibration or a selector, and the spread between
+-- draws.
 
 CREATE OR REPLACE VIEW relevance_means AS
 WITH drawn AS (
@@ -31,14 +31,14 @@ chosen AS (
     SELECT model, calibration, selector, removed, coalesce(any_value(repair), 'none') AS chosen_repair
     FROM plans GROUP BY ALL
 ),
-drawn_repairs AS (  -- groups of replicates of which a plan was chosen with a repair
+drawn_repairs AS (  -- groups of replicates with at least one plan that was chosen with a repair
     SELECT r.model, coalesce(c.replicate_of, r.calibration) AS calibration_group,
         coalesce(p.replicate_of, r.selector) AS selector_group, r.removed
     FROM chosen AS r LEFT JOIN calibrations AS c USING (model, calibration)
     LEFT JOIN selectors AS p USING (model, selector)
     GROUP BY ALL HAVING max(r.chosen_repair) FILTER (r.chosen_repair <> 'none') IS NOT NULL
 ),
-taken AS (  -- every variant; and once more those with the repair with which their plan was chosen
+taken AS (  -- every variant, and again each variant with the repair with which its plan was chosen
     FROM scores
     UNION ALL
     SELECT s.* REPLACE ('as chosen' AS repair)
@@ -56,8 +56,8 @@ drawn AS (
     FROM taken AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
     WHERE s.selector <> 'none' AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL)
 ),
--- Draws of a calibration under one selector are not further selectors, and the reverse: first the
--- mean over the one, then the spread over the other.
+-- The spread over calibrations is that of means over selectors, and the reverse: several draws of a
+-- calibration do not count as several selectors.
 averaged AS (
     SELECT model, calibration, selector, removed, repair, healing, task, drawn_calibration, drawn_selector,
         avg(value) AS value, avg(kept) AS kept

@@ -5,11 +5,11 @@ WITH measured AS (
     SELECT g.*, s.metric, s.n_samples, s.kept_reason,
         coalesce(g.keep, g.floor) AS demanded,
         CASE WHEN g.keep IS NULL THEN s.value ELSE s.kept END AS reached,
-        -- at least the error of a share of right answers that is just what is demanded
+        -- at least the error of an accuracy equal to the demanded one
         CASE WHEN g.keep IS NULL THEN root(greatest(s.stderr ** 2, g.floor * (1 - g.floor) / s.n_samples))
-            WHEN isinf(s.value) THEN 0  -- a perplexity of which nothing is kept, certainly
+            WHEN isinf(s.value) THEN 0  -- an infinite perplexity certainly keeps nothing
             ELSE s.kept_stderr END AS reached_stderr,
-        -- what one more wrong document takes from the number
+        -- how much one more wrong document lowers the number
         CASE WHEN g.keep IS NOT NULL AND s.higher_is_better THEN 1 / (s.n_samples * s.base_value) ELSE 0 END AS step
     FROM gates AS g LEFT JOIN scores AS s USING (model, calibration, selector, removed, repair, healing, task)
 )

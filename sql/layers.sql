@@ -1,11 +1,11 @@
--- Units: their relevance by every metric, the order in which they are removed, and what searches
--- over sets of them found.
+-- Units: their relevance by every metric, the order of removal, and the results of searches over sets
+-- of them.
 
 CREATE OR REPLACE VIEW relevance_wide AS
 WITH base AS (SELECT * FROM relevance WHERE selector = 'base' AND removed = 0),
 scores AS (
     SELECT * FROM (SELECT model, calibration, component, layer, unit, metric, score FROM base)
-    -- lamina lists every metric here; these two are read by other views.
+    -- lamina inserts all metrics here. Other views read these two.
     PIVOT (max(score) FOR metric IN ('accuracy', 'cosine'))
 ),
 beside AS (
@@ -21,7 +21,7 @@ beside AS (
 ),
 wide AS (SELECT * FROM scores JOIN beside USING (model, calibration, component, layer, unit))
 SELECT *,
-    -- Equal scores share the mean of their ranks, which is what Spearman's correlation needs.
+    -- Equal scores share their mean rank, as Spearman's correlation needs.
     CASE WHEN accuracy IS NOT NULL THEN rank() OVER (
         PARTITION BY model, calibration, component ORDER BY accuracy NULLS LAST)
         + (count(*) OVER (PARTITION BY model, calibration, component, accuracy) - 1) / 2 END AS accuracy_rank,
@@ -41,7 +41,7 @@ COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Rank by accuracy among units 
 COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Rank by cosine among units of the kind, 1 = least relevant; ties share their mean rank.';
 
 CREATE OR REPLACE VIEW removal_order AS
-WITH parted AS (  -- of an edit that removes nothing, the part is the rest of its name
+WITH parted AS (  -- for an edit that removes nothing, the part is the rest of its name
     SELECT model, calibration, selector, removed, edit, regexp_extract(unit, '^\d+')::BIGINT AS layer,
         coalesce(nullif(regexp_replace(unit, '^\d+\.?', ''), ''), 'layer') AS part
     FROM plans WHERE unit IS NOT NULL
@@ -83,7 +83,7 @@ ordered AS (
     FROM plans GROUP BY ALL
 )
 SELECT o.model, o.calibration, o.selector, o.removed, units,
-    -- sub-layers of both kinds are counted by their shares of a layer, so there are more of them than `removed`
+    -- with units: both, a sub-layer counts as a share of a layer, so there are more units than `removed`
     CASE WHEN units IS NULL THEN NULL WHEN are_layers IS NOT FALSE THEN 'layer'
         WHEN n_kinds > 1 OR n_units > o.removed THEN 'both' ELSE part END AS component,
     CASE WHEN units IS NULL THEN NULL WHEN are_layers IS FALSE AND n_kinds = 1 AND n_units = o.removed
@@ -121,7 +121,7 @@ measured AS (
         AND (s.selector = p.selector OR (s.selector = 'base' AND p.gone = 0))
     GROUP BY ALL
 ),
-searched AS (  -- a search chooses on what it does not hold back
+searched AS (  -- a search chooses on the samples that it does not hold back
     SELECT model, calibration, selector, removed, any_value(n_samples) AS n_search FROM searches
     WHERE stage = 'winner' AND strategy <> 'none' GROUP BY ALL
 )
@@ -139,7 +139,7 @@ COMMENT ON COLUMN removals.n_after IS 'Calibration samples that accuracy_after w
 COMMENT ON COLUMN removals.after_stderr IS 'Binomial standard error of accuracy_after.';
 
 CREATE OR REPLACE VIEW task_agreements AS
-WITH placed AS (  -- equal scores share the mean of their ranks
+WITH placed AS (  -- equal scores share their mean rank
     SELECT a.model, a.component, m.metric, a.calibration, a.unit,
         rank() OVER (PARTITION BY a.model, a.calibration, a.component, m.metric ORDER BY a.score)
             + (count(*) OVER (PARTITION BY a.model, a.calibration, a.component, m.metric, a.score) - 1) / 2 AS accuracy_rank,

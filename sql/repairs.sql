@@ -1,4 +1,4 @@
--- Two numbers of a task compared: repaired and not repaired, chosen and written.
+-- Comparisons of two numbers of a task: with and without repair, choices and written answers.
 
 CREATE OR REPLACE VIEW choices_and_generation AS
 SELECT
@@ -22,7 +22,7 @@ COMMENT ON COLUMN choices_and_generation.written_kept_stderr IS 'Standard error 
 
 CREATE OR REPLACE VIEW repairs AS
 WITH told AS MATERIALIZED (FROM scores),
-paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
+paired AS (  -- perplexity = exp(nll), so its documents are paired by their nll
     SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task,
         CASE WHEN v.metric = 'nll' THEN 'perplexity' ELSE v.metric END AS metric,
         paired_stderr(v.value, p.value, v.metric) AS stderr

@@ -1,11 +1,11 @@
--- What a variant keeps of the base model's numbers: task by task, as means, and for general text.
+-- What a variant keeps of the base model's numbers: on each task, as means, and on general text.
 
 CREATE OR REPLACE VIEW own_tasks AS
 WITH sources AS (
     SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split_regex(trim(source), '\s*,\s*') AS names
     FROM calibrations
 ),
-chances AS (  -- chance is known for a task when some calibration draws on it alone
+chances AS (  -- chance is known for a task if some calibration is drawn from it alone
     SELECT model, task, max(chance_accuracy) AS chance
     FROM (SELECT model, unnest([names[1], calibration]) AS task, chance_accuracy FROM sources
         WHERE len(names) = 1 AND kind <> 'text')
@@ -68,7 +68,7 @@ joined AS (
         p.stderr IS NOT NULL AS paired, p.stderr AS paired_stderr, is_right_or_wrong AND higher_is_better AS is_answers,
         both_right, higher, lower, p.n_samples AS n_paired,
         o.task IS NOT NULL AS own,
-        -- a choice can be guessed, a written answer cannot
+        -- choices can be guessed, written answers cannot
         (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
             AND NOT is_of_writing(m.metric)) AS chance
     FROM benchmarks AS m
@@ -157,7 +157,7 @@ COMMENT ON COLUMN against_base.kept_above_chance_luck IS 'Part of kept_above_cha
 COMMENT ON COLUMN against_base.kept_reason IS 'Why kept has no interval: at chance (the base model is, so there is nothing to keep), or too few (too few documents: the base model is not four standard errors above chance, and a share of so uncertain a number has no interval). Null in the ordinary case.';
 
 CREATE OR REPLACE VIEW scores AS
-WITH chosen AS (  -- metrics of `generate` come last: they are extra to the main metric of a task
+WITH chosen AS (  -- metrics of `generate` come last, because they are additional to a task's main metric
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
             CASE WHEN is_of_writing(metric) THEN 99 ELSE 98 END)) AS metric
@@ -203,17 +203,17 @@ COMMENT ON COLUMN kept_means.kept_above_chance_luck IS 'Part of kept_above_chanc
 COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'The most that one more wrong document takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS
-WITH joined AS (  -- texts whose documents are joined to one stream; their samples are blocks of windows
+WITH joined AS (  -- texts whose documents are joined into one stream; their samples are blocks of windows
     SELECT model, task, coalesce(bool_or(task_version LIKE '% joined=%'), false) AS is_joined
     FROM benchmarks WHERE metric = 'perplexity' GROUP BY ALL
 )
 SELECT model, calibration, selector, removed, repair, healing,
     string_agg(task, ', ' ORDER BY task) AS texts,
-    -- for several texts the geometric mean, which is exp of the mean loss
+    -- for several texts this is the geometric mean, which is exp of the mean loss
     exp(avg(ln(value))) AS text_perplexity,
     exp(avg(ln(value))) * mean_stderr(value, stderr / value) AS text_perplexity_stderr,
     exp(avg(ln(base_value))) AS text_base,
-    -- a text that was ruined is not made up for by one that was helped
+    -- the worst text counts: a gain on another one does not offset it
     max(value / base_value) AS text_ratio,
     arg_max_null(value / base_value * kept_stderr / kept, value / base_value) AS text_ratio_stderr,
     sum(n_samples) AS text_samples,
@@ -237,7 +237,7 @@ owned AS MATERIALIZED (
     WINDOW variant AS (PARTITION BY model, calibration, selector, removed, repair, healing)
     QUALIFY (model, task) IN (FROM shared)
 ),
-documents AS (  -- what each adds to value and to both shares, up to a constant
+documents AS (  -- the contribution of each document to value and to both shares, up to a constant
     SELECT o.*, d.sample, d.value AS v,
         CASE WHEN higher_is_better THEN (d.value - kept * b.value) / base_value
             ELSE kept * (b.value - d.value) END AS k,
@@ -262,7 +262,7 @@ known AS (
     WHERE x.calibration < y.calibration GROUP BY ALL
 )
 SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.calibration, y.calibration AS other_calibration,
-    -- if the documents are unknown, this is an upper bound
+    -- without documents this is an upper bound
     sum(coalesce(d.v, x.stderr * y.stderr) / x.n_values / y.n_values) AS value_covariance,
     sum(coalesce(d.k, x.kept_stderr * y.kept_stderr) / x.n_kept / y.n_kept) AS kept_covariance,
     sum(coalesce(d.a, x.kept_above_chance_stderr * y.kept_above_chance_stderr) / x.n_kept / y.n_kept)

@@ -1,4 +1,5 @@
--- How large and how fast variants are: counted for all of them, timed where efficiency was measured.
+-- How large and how fast variants are. Sizes are counted for all; speed is timed where efficiency was
+-- measured.
 
 CREATE OR REPLACE VIEW variant_sizes AS
 WITH base AS (

@@ -1,4 +1,4 @@
--- All that is known about a variant, which ones no other beats, and which one to take.
+-- All facts about each variant, which variants no other beats, and which one to take.
 
 CREATE OR REPLACE VIEW main_timings AS SELECT * FROM efficiency WHERE main IS NOT FALSE;
 COMMENT ON VIEW main_timings IS 'One row per cost of a variant, as efficiency, for the first prompt and batch of the configuration: the speed that cards, tables and variants name.';
@@ -10,7 +10,7 @@ own AS (
     SELECT model, calibration, selector, removed, repair, healing,
         string_agg(task, ', ' ORDER BY task) AS own_tasks,
         string_agg(DISTINCT metric, ', ' ORDER BY metric) AS own_metric,
-        -- accuracies and perplexities have no mean
+        -- accuracies and perplexities cannot be averaged
         CASE WHEN count(DISTINCT higher_is_better) = 1 THEN avg(value) END AS own_value,
         CASE WHEN count(DISTINCT higher_is_better) = 1 THEN mean_stderr(value, stderr) END AS own_stderr,
         CASE WHEN count(DISTINCT higher_is_better) = 1 THEN avg(base_value) END AS own_base,
@@ -25,7 +25,7 @@ placed AS (
     SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units, r.composition, r.runs
     FROM described AS d LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 ),
-timed AS (  -- a timed variant stands for all of the same cost; the number of runs matters only if each has a patch
+timed AS (  -- a timing holds for all variants of the same cost; the number of runs matters only if each has a patch
     SELECT p.model, p.calibration, p.selector, p.removed, p.repair, p.healing, e.parameters_ratio, e.latency_ratio,
         e.latency_ratio_stderr, e.repeats,
         coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.repair,
@@ -78,7 +78,7 @@ told AS MATERIALIZED (FROM scores),
 counted AS (
     SELECT model, removed, calibration, count(DISTINCT selector) AS selectors FROM measured GROUP BY ALL
 ),
-sets AS (  -- sets of calibrations: all that at least `least` selectors have
+sets AS (  -- sets of calibrations: those that at least `least` selectors have
     SELECT model, removed, least, calibration, count(*) OVER (PARTITION BY model, removed, least) AS n
     FROM counted JOIN (SELECT DISTINCT model, removed, selectors AS least FROM counted) USING (model, removed)
     WHERE selectors >= least
@@ -89,12 +89,12 @@ whole AS (  -- pairs that were measured on all calibrations of a set
     GROUP BY ALL HAVING count(*) = any_value(n)
 ),
 worth AS (SELECT model, removed, least, sum(n) AS variants FROM whole GROUP BY ALL),
-shared AS (  -- means compare over the same calibrations: those that keep the most variants in the comparison
+shared AS (  -- means are compared over the same calibrations: those that keep the most variants comparable
     SELECT model, removed, calibration
     FROM sets JOIN (SELECT model, removed, max_by(least, (variants, least)) AS least FROM worth GROUP BY ALL)
         USING (model, removed, least)
 ),
-read AS (  -- all variants read the same texts: first the mean of each document
+read AS (  -- all variants read the same texts, so each document is averaged first
     SELECT s.model, s.removed, s.selector, s.repair, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
     FROM benchmark_samples AS s
     JOIN (FROM told WHERE general_text) AS g USING (model, calibration, selector, removed, repair, healing, task)
@@ -102,7 +102,7 @@ read AS (  -- all variants read the same texts: first the mean of each document
     WHERE s.metric = 'nll'
     GROUP BY s.model, s.removed, s.selector, s.repair, s.healing, s.task, s.sample
 ),
-tested AS (  -- draws of one calibration are tested on the same documents
+tested AS (  -- draws of one calibration share their test documents
     SELECT model, removed, selector, repair, healing, sum(n) AS n_samples
     FROM (SELECT model, removed, selector, repair, healing, task, max(n_samples) AS n
         FROM told JOIN shared USING (model, removed, calibration) WHERE own GROUP BY ALL)
@@ -126,7 +126,7 @@ means AS (
             THEN root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*) END AS accuracy_stderr,
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
-        -- if the documents are unknown, this is an upper bound: their errors are correlated
+        -- without documents this is an upper bound, because the errors are correlated
         exp(avg(ln(text_perplexity))) * CASE
             WHEN any_value(n_read) = count(*) AND count(*) > 1 THEN any_value(nll_stderr)
             ELSE joint_stderr(text_perplexity, text_perplexity_stderr / text_perplexity)
@@ -139,7 +139,7 @@ means AS (
     LEFT JOIN tested AS t USING (model, removed, selector, repair, healing)
     GROUP BY ALL
 ),
-comparable AS (  -- a repair that was tried on only some of them has a mean over other calibrations
+comparable AS (  -- a repair tried on only some of the calibrations has a mean over others than the rest
     SELECT * FROM means QUALIFY n_calibrations = max(n_calibrations) OVER (PARTITION BY model, removed)
 )
 SELECT *, NOT EXISTS (
@@ -160,9 +160,9 @@ COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: for eac
 COMMENT ON COLUMN frontier.n_samples IS 'Distinct test documents of accuracy, over all calibrations.';
 COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size is better in accuracy or perplexity and at least equal in the other.';
 
--- Answers are smaller models: plans that only move layers, of size 0 and below, are none. A repair
--- that hurt on held-out documents of the calibration is never an answer; a recipe then goes without
--- repair.
+-- Answers are smaller models, so plans that only move layers (size 0 and below) are left out. A repair
+-- that hurt on held-out documents of the calibration is never an answer; a recipe then has no repair
+-- there.
 CREATE OR REPLACE VIEW answers AS
 WITH measured AS MATERIALIZED (
     SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
@@ -189,7 +189,7 @@ recipes AS (
         count(k.kept_above_chance_stderr) AS n_stderr_above_chance,
         max(text_ratio) AS text_ratio, arg_max_null(text_ratio_stderr, text_ratio) AS text_ratio_stderr,
         max(text_samples) AS text_samples, max(text_blocks) AS text_blocks, avg(parameters_ratio) AS parameters_ratio,
-        -- most of them share a timing, so these errors are correlated
+        -- most of them share a timing, so their errors are correlated
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM applied JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
@@ -204,7 +204,7 @@ together AS (
         sum(kept_above_chance_covariance) AS covariance_above_chance
     FROM shared_errors GROUP BY ALL
 ),
-tested AS (  -- a document that is wrong is so in all draws of a calibration, and counts once
+tested AS (  -- the draws of a calibration share their documents, so each document counts once
     SELECT model, selector, removed, repair, healing, max(kept_step) AS kept_step,
         max(kept_above_chance_step) AS kept_above_chance_step, sum(n_samples) AS n_samples
     FROM (SELECT model, selector, removed, repair, healing, tasks, sum(kept_step) AS kept_step,

@@ -4,12 +4,12 @@
 --
 -- One row per pair of ranks that occurs, over all calibrations of a model, without the first and
 -- last two of eight or more units [arXiv 2605.14075, figure 3 B].
--- accuracy_rank, cosine_rank   1 = least relevant; of equal scores the deeper unit is less relevant
--- n                            units that have these two ranks, of n_all
--- n_samples                    samples of these calibrations together
--- misranked, badly             shares of units with two different ranks, and with ranks more than a
---                              quarter of n_units apart; *_low, *_high: the bounds of their true
---                              values with 95 % (table agreements), null where they are unknown
+-- accuracy_rank, cosine_rank   1 = least relevant; at equal scores the deeper unit is less relevant
+-- n                            number of units with these two ranks, of n_all
+-- n_samples                    samples of all these calibrations
+-- misranked, badly             shares of units whose two ranks differ, and differ by more than a
+--                              quarter of n_units; *_low, *_high: 95 % bounds of the true values
+--                              (table agreements), null where unknown
 -- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH pairs AS (
     SELECT model, component, n_units, accuracy_rank, cosine_rank, count(*) AS n FROM inner_units GROUP BY ALL

@@ -2,15 +2,15 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_errors_spread_over_channels.sql
 --
--- One row per repaired run of removed layers and group of channels; the channels are ordered by
--- their error without repair, the largest first, and make up to 128 groups of equal size
+-- One row per repaired run of removed layers and group of channels. Channels are ordered by their
+-- error without repair, the largest first, and divided into up to 128 groups of equal size
 -- [arXiv 2605.15491, figures 1 and 4].
--- channel_group            from 1, of n_groups, and n_channels in it
+-- channel_group            number of the group, from 1 to n_groups, with n_channels channels
 -- mae_before, mae_after    mean absolute error of these channels without and with the repair, in
---                          activation units, on n_heldout documents that it was not fitted on
+--                          units of the activations, on n_heldout held-out documents
 -- run_mae_before, run_mae_after   the same over all channels
 -- error_before, error      relative error of the run, with its standard error
--- n_repairs                repairs of the same run
+-- n_repairs                number of repairs of the same run
 -- Empty where no repair was fitted.
 WITH runs AS (
     SELECT *, count(*) OVER (PARTITION BY model, calibration, selector, removed, boundary) AS n_repairs

@@ -2,17 +2,18 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_metrics_agree.sql
 --
--- One row per model, kind of unit and metric, best rank correlation with accuracy relevance within
--- tasks first.
--- within, within_low, within_high   within single tasks, which is all that a selector sees: their
---                                   mean, lowest and highest, as measured
--- spearman, ci_low, ci_high      over the units of all calibrations at once, with its 95 % interval
--- pearson                        correlation of the scores themselves
--- misranked, surely, badly       share of units with another rank than by accuracy, the lower end
---                                of its 95 % interval, and share of units that are more than a
---                                quarter of the ranks away
--- variance_ratio, wilcoxon_p     variance across calibrations, accuracy's divided by the metric's,
---                                and the test of no difference
+-- One row per model, kind of unit and metric. The highest rank correlation with accuracy relevance
+-- within tasks comes first.
+-- within, within_low, within_high   mean, lowest and highest rank correlation within single tasks,
+--                                   as measured: a selector sees only one task
+-- spearman, ci_low, ci_high      rank correlation over the units of all calibrations, with its 95 %
+--                                interval
+-- pearson                        linear correlation of the scores
+-- misranked, surely, badly       share of units whose rank differs from that by accuracy, the lower
+--                                end of its 95 % interval, and share of units whose rank differs by
+--                                more than a quarter of the units
+-- variance_ratio, wilcoxon_p     variance across calibrations of accuracy divided by that of the
+--                                metric, and p of the test of no difference
 -- Empty where no calibration has both accuracy and another metric defined: list them in a study of maps.
 SELECT model, component, metric, any_value(within) AS within, any_value(within_low) AS within_low,
     any_value(within_high) AS within_high,

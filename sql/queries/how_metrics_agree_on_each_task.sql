@@ -3,8 +3,8 @@
 --   duckdb results/lamina.duckdb -f sql/queries/how_metrics_agree_on_each_task.sql
 --
 -- One row per model, kind of unit, metric and calibration.
--- spearman          rank correlation with accuracy relevance over n_units units of the base model,
---                   from n_samples samples
+-- spearman          rank correlation with accuracy relevance, over n_units units of the base model
+--                   and from n_samples samples
 -- ci_low, ci_high   its 95 % interval, as if the units were a sample of many units [Bonett and
 --                   Wright 2000]
 -- Empty where no calibration has both accuracy and another metric defined: list them in a study of maps.

@@ -2,20 +2,20 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_relevance_changes_as_layers_go.sql
 --
--- One row per unit that is left at each step of a selector that measures anew after each removal,
--- up to its largest size [arXiv 2605.14075, figures 14 to 16].
--- step       units that were gone already, or layers' worth of them; 0 is the base model
--- metric     the selector's own: the one whose scores its plan has; accuracy where the plan
---            combines several calibrations
+-- One row per step and remaining unit of a selector that measures again after each removal, up to its
+-- largest size [arXiv 2605.14075, figures 14 to 16].
+-- step       size removed so far, in units or in layers; 0 is the base model
+-- metric     metric of the scores in the selector's plan; accuracy if the plan combines several
+--            calibrations
 -- score      relevance in the unit of the metric, with its 95 % interval, over n_samples samples
 -- chosen     whether the unit was removed at this step
--- accuracy   that of the model of this step on n_accuracy calibration samples, with its standard
---            error; null where the selector does not measure it
+-- accuracy   accuracy of the model at this step on n_accuracy calibration samples, with its
+--            standard error; null if the selector does not measure it
 -- Empty where no plan of two units or more comes from a selector that measures after each removal.
 WITH stepped AS (
     SELECT DISTINCT model, calibration, selector, component FROM relevance WHERE selector <> 'base' AND removed > 0
 ),
-swept AS (  -- a selector with a repair in the loop has a first step of its own
+swept AS (  -- a selector with a repair in the loop measures its own first step
     SELECT s.model, s.calibration, s.selector, s.component, r.removed AS step, r.metric, r.unit, r.layer,
         r.score, r.ci_low, r.ci_high, r.n_samples
     FROM stepped AS s JOIN relevance AS r
@@ -31,7 +31,7 @@ planned AS (
     WHERE edit IS NULL
     QUALIFY removed = max(removed) OVER (PARTITION BY p.model, p.calibration, p.selector)
 ),
-metrics AS (  -- a plan and the table compute a score in sums of another order
+metrics AS (  -- a plan and the table sum a score in different orders
     SELECT s.model, s.calibration, s.selector, s.metric
     FROM swept AS s JOIN planned AS p USING (model, calibration, selector, unit, step)
     GROUP BY s.model, s.calibration, s.selector, s.metric

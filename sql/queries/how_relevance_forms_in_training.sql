@@ -2,13 +2,13 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_relevance_forms_in_training.sql
 --
--- One row per unit of each checkpoint of a series of models, calibration and metric, accuracy and
--- cosine [arXiv 2605.14075, figures 7 to 13].
--- series, step   the training, and how far it was, in its steps or tokens
+-- One row per unit of each checkpoint of a training, calibration and metric (accuracy or cosine)
+-- [arXiv 2605.14075, figures 7 to 13].
+-- series, step   the training, and its step or number of tokens at the checkpoint
 -- score          relevance in the unit of the metric, with its 95 % interval, over n_samples samples;
 --                null where it is undefined: the checkpoint is at chance
--- accuracy       that of the checkpoint on n_accuracy calibration samples, with its standard error;
---                null where no removals were measured
+-- accuracy       accuracy of the checkpoint on n_accuracy calibration samples, with its standard
+--                error; null where no removals were measured
 -- Empty where no study of maps has two checkpoints of one training (`checkpoints` of a model).
 WITH trained AS (FROM models WHERE series IS NOT NULL QUALIFY count(*) OVER (PARTITION BY series) > 1),
 accuracies AS (

@@ -3,11 +3,11 @@
 --   duckdb results/lamina.duckdb -f sql/queries/how_sure_rankings_are.sql
 --
 -- One row per calibration, the least reliable first.
--- value                  correlation with the ranking by equally many other samples, with its 95 %
---                        interval
--- other, other_value     of the metrics that order the layers of this task as accuracy does, with a
---                        rank correlation of at least `wanted` (a variable, 0.8), the one with the
---                        most reliable ranking, and its reliability
+-- value                  reliability: expected rank correlation with a ranking from as many other
+--                        samples, with its 95 % interval
+-- other, other_value     the metric with the most reliable ranking, and its reliability; only metrics
+--                        whose rank correlation with accuracy on this task is at least `wanted` (a
+--                        variable, 0.8)
 -- other_spearman, other_low, other_high   that rank correlation, with its 95 % interval (table
 --                                         task_agreements)
 -- Empty where no calibration has accuracy defined on layers.

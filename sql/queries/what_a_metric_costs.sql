@@ -2,8 +2,8 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_a_metric_costs.sql
 --
--- One row per pass over the base model and calibration, whole layers.
--- pass       what was run, and `measured`, the metrics that are in table relevance
+-- One row per pass over the base model and calibration, for whole layers.
+-- pass       what was run; `measured`: its metrics in table relevance
 -- seconds    wall time of its jobs, including their start
 -- A job's wildcards are text such as `block=0, calibration=facts, model=m, removed=0,
 -- selector=base/removal/layer`.

@@ -7,8 +7,8 @@
 -- cosine     how far the unit turns the stream: 1 - cos
 -- accuracy   share of the accuracy above chance that is lost without the unit
 -- *_low, *_high, *_samples   95 % interval and number of samples
--- pearson    correlation of the two over the n_points units and calibrations of a model, with the
---            95 % interval that it has if these are independent [Fisher 1921]
+-- pearson    correlation of the two over the n_points units and calibrations of a model, with its
+--            95 % interval if these were independent [Fisher 1921]
 -- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH correlated AS (
     SELECT model, component, corr(cosine, accuracy) AS pearson, count(*) AS n_points FROM inner_units GROUP BY ALL

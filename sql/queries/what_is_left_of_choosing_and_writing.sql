@@ -5,7 +5,7 @@
 -- One row per variant and own task whose questions are answered both ways.
 -- choice_kept, written_kept   shares of the base model's numbers, with standard errors over
 --                             n_samples test documents
--- bare                        whether there is neither repair nor healing
+-- bare                        whether the variant has neither repair nor healing
 -- Empty where no task measures written answers in addition to choices (`generate` of a benchmark task).
 SELECT *, repair = 'none' AND healing = 'none' AS bare FROM choices_and_generation
 WHERE own AND selector <> 'none' AND choice_kept IS NOT NULL AND written_kept IS NOT NULL

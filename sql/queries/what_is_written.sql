@@ -2,17 +2,16 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_is_written.sql
 --
--- One row per variant and task with `generate`, the base model's first; the calibration's own
+-- One row per variant and task with `generate`, the base model first. Variants have only their own
 -- tasks.
--- metric, value, stderr     the task's main metric: accuracy of choices, or exact match where the
---                           task has none
--- written, written_stderr   exact match of the likeliest answers to a task with choices
+-- metric, value, stderr     the task's main metric: accuracy of choices, or exact match if the task
+--                           has no choices
+-- written, written_stderr   exact match of greedy answers to a task with choices
 -- pass                      pass@k of sampled answers, each with its 95 % interval
--- repetition, unstopped     of the likeliest answers: share of repeated n-grams, share of answers
---                           without an end
+-- repetition, unstopped     of greedy answers: share of repeated n-grams, and share of answers that
+--                           do not stop
 -- sampled_repetition, sampled_unstopped   the same for sampled answers
--- length                    tokens of the likeliest answers: an answer that ends at once repeats
---                           nothing
+-- length                    tokens of greedy answers: an answer that stops at once repeats nothing
 -- Empty where no benchmark task has the key `generate`.
 WITH found AS (
     SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.repair, a.healing,

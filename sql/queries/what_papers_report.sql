@@ -2,12 +2,12 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_papers_report.sql
 --
--- One row per number of config/papers/expected.csv that this run has measured too: models by their
--- source, the rest by the names that config/papers/*.yaml give. A column of several tasks is their
--- mean. Replicates of a selector count by the name of their group, as their mean.
--- of                    model of the paper, as it prints the name
--- published, ours       share of right answers, or perplexity; stderr: standard error of ours over
---                       n_samples test documents, and over the replicates
+-- One row per number of config/papers/expected.csv that this run has measured too. Models are matched
+-- by their source, the rest by the names in config/papers/*.yaml. A column of several tasks is their
+-- mean. Replicates of a selector are averaged under the name of their group.
+-- of                    model, named as in the paper
+-- published, ours       accuracy or perplexity; stderr: standard error of ours over n_samples test
+--                       documents, and over the replicates
 -- within                whether the two differ by at most two standard errors; null where the error
 --                       is unknown
 -- Empty where no variant of a paper was benchmarked on the tasks of its table.

@@ -2,10 +2,10 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys.sql
 --
--- One row per timed variant, for the first prompt and batch of the configuration: ratios to the
--- base model, which was measured in turn with it, `repeats` times.
--- component, composition, runs   kind of the removed units, how many layers lack what, and in how
---                                many contiguous runs
+-- One row per timed variant, for the first prompt and batch of the configuration. Ratios are to the
+-- base model; the two were timed in turn, `repeats` times.
+-- component, composition, runs   kind of the removed units, how many layers lack what, and the number
+--                                of contiguous runs
 -- timed             the variant that was measured, if this one shares its timing
 -- Empty where no efficiency benchmark was run.
 SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.runs, 0) AS runs, device, dtype, prompt, generate, batch, repeats,

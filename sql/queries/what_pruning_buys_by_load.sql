@@ -2,12 +2,12 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys_by_load.sql
 --
--- One row per timed variant, prompt and batch [arXiv 2605.15491, tables 5, A8 and A9]: ratios to
--- the base model, which was measured in turn with it, `repeats` times.
--- main         whether prompt and batch are the first ones of the configuration, which everything
---              else takes
+-- One row per timed variant, prompt and batch [arXiv 2605.15491, tables 5, A8 and A9]. Ratios are to
+-- the base model; the two were timed in turn, `repeats` times.
+-- main         whether prompt and batch are the first ones of the configuration; all other tables and
+--              figures use these
 -- n_loads      pairs of a prompt and a batch that were measured
--- latency_ms, tokens_per_second, peak_memory_bytes   as measured; they hold for this machine alone
+-- latency_ms, tokens_per_second, peak_memory_bytes   as measured; they hold only for this machine
 -- component, composition, runs   as in what_pruning_buys
 -- Empty where no efficiency benchmark was run.
 SELECT model, removed, repair, healing, r.component, r.composition, coalesce(r.runs, 0) AS runs, device, dtype, prompt,

@@ -3,12 +3,12 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_costs.sql
 --
 -- One row per unhealed variant and own task, bare or with the repair with which its selector chose
--- the plan; replicated calibrations and selectors combined, with their mean.
--- repair         of the variant; `as chosen` for means over plans that were chosen with a repair
--- as_chosen      whether it is the one with which the plan was chosen
--- value, reach   the task's main metric, and half the width of its 95 % interval: over test
---                documents, and for means also over draws
--- n_draws        variants in the mean
+-- the plan. Replicated calibrations and selectors are combined into their mean.
+-- repair         repair of the variant; `as chosen` for means over plans chosen with a repair
+-- as_chosen      whether the plan was chosen with this repair
+-- value, reach   the task's main metric, and half the width of its 95 % interval over test documents;
+--                for means it is also over draws
+-- n_draws        number of variants in the mean
 -- Empty where no pruned variant was benchmarked on the task of its own calibration.
 WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL),
 chosen AS (SELECT model, calibration, selector, removed, chosen_repair FROM removal_order),

@@ -2,13 +2,13 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_pruning_for_one_task_costs_the_others.sql
 --
--- One row per plan and benchmark task, with the repair with which the plan was chosen if that was
--- measured on the task, else bare; own marks the task the plan was made for.
--- repair, chosen_repair   of the variant, and with which the plan was chosen
--- value, stderr           on n_samples test documents (a perplexity where metric says so: lower is
---                         better)
--- change, change_stderr   against the base model, in the unit of metric, paired over the documents
---                         where paired is true
+-- One row per plan and benchmark task. The variant has the repair with which the plan was chosen if
+-- that was measured on the task, else none. own marks the task that the plan was made for.
+-- repair, chosen_repair   repair of the variant, and repair with which the plan was chosen
+-- value, stderr           result on n_samples test documents (a perplexity where metric says so: lower
+--                         is better)
+-- change, change_stderr   difference from the base model, in the unit of metric, paired over the
+--                         documents where paired is true
 -- kept, kept_stderr       share of the base model's number that is left, 1 = all; null where the
 --                         base model is at chance
 -- kept_reason             why kept or its error is null: at chance, or too few documents

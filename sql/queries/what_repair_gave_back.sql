@@ -2,16 +2,15 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_repair_gave_back.sql
 --
--- One row per variant and own task or general text, for calibrations with a repaired variant;
--- within a plan the variant without repair first, then the best gain.
+-- One row per variant and own task or general text, for calibrations with a repaired variant. Within
+-- a plan the variant without repair comes first, then the others by gain, the largest first.
 -- own                   whether the task is the calibration's own; the others are texts
--- value, stderr         over n_samples test documents; pruned_value is that of the same plan
---                       without repair
--- gain, gain_stderr     difference from it; positive = better; paired over documents where known
--- loss, loss_stderr     what pruning had cost
--- recovered             gain / loss: 1 = all recovered, negative = repair made it worse; null where
---                       pruning cost less than two standard errors, so that there was no
---                       significant loss to recover
+-- value, stderr         result on n_samples test documents; pruned_value is the result of the same
+--                       plan without repair
+-- gain, gain_stderr     difference of the two; positive = better; paired over documents where known
+-- loss, loss_stderr     cost of pruning before repair
+-- recovered             gain / loss: 1 = all recovered, negative = repair made it worse; null if
+--                       pruning cost less than two standard errors, which is no significant loss
 -- certain               whether other test documents would show a gain (or harm) too, for all
 --                       repairs of the plan at once; null where the error is unknown
 -- refused               selectors that have no plan for the calibration

@@ -2,14 +2,15 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_running_layers_again_gives.sql
 --
--- One row per search that chose such a block, and block that it tried, all on the n_samples that
--- chose.
+-- One row per search that chose such a block, and block that it tried. All are measured on the
+-- n_samples samples that chose.
 -- first, last          layers of the block
 -- times, is_damped     how often it runs, and whether with damping
--- change, stderr       mean difference of the loss from the base model, below 0 for a gain
--- n_tried              blocks that the search tried: the best of so many looks better than it is
--- held_back_change     the same difference on n_held_back samples that did not choose, for the
---                      block that is best of its size, with held_back_stderr
+-- change, stderr       mean difference of the loss from the base model's, below 0 for a gain
+-- n_tried              number of blocks that the search tried: the best of many looks better than
+--                      it is
+-- held_back_change     the same difference on n_held_back samples that did not choose, with
+--                      held_back_stderr; only for the best block of its size
 -- Empty where no selector runs layers again.
 WITH repeated AS (
     SELECT model, calibration, selector, removed, stage, units[1] AS edit, change, change_stderr AS stderr, n_samples,

@@ -2,8 +2,8 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_samples_say_of_layers.sql
 --
--- One row per sample and removed layer of the base model, `none` for the base model itself; for all
--- calibrations, or for the one that variables `model` and `calibration` name (SET VARIABLE
+-- One row per sample and removed layer of the base model; layer `none` is the base model itself. All
+-- calibrations are shown, or only the one that variables `model` and `calibration` name (SET VARIABLE
 -- calibration = 'recall').
 -- Empty where no base model was swept; the figure of calibration sizes also needs one with at least 64 samples.
 SELECT unit, sample, correct, correct_norm, nll, n_tokens, gold_margin, gold_margin_norm, cosine FROM sweeps

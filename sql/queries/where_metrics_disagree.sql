@@ -9,9 +9,9 @@
 --                              what the task does not need
 -- accuracy, cosine             the scores, each with its 95 % interval and sample count
 -- spearman                     rank correlation of the two over the layers of this calibration
--- confirmed                    whether accuracy's interval excludes the score of the layer that
---                              accuracy has at cosine's rank (of both layers, if cosine's rank is
---                              between two); null without an interval
+-- confirmed                    whether this layer's accuracy interval excludes the accuracy score of
+--                              the layer whose accuracy_rank is this layer's cosine_rank (of both
+--                              layers, if that is between two); null without an interval
 -- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH placed AS (
     SELECT d.*, corr(accuracy_rank, cosine_rank) OVER (PARTITION BY model, calibration) AS spearman,

@@ -2,14 +2,14 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_diagnosis_tells_what_can_go.sql
 --
--- One row per diagnosis, its measure and task, over the layers of a model; the strongest first. The
--- measure `depth` is the layer's number: a measure that only rises or falls with depth predicts no
--- more than it.
+-- One row per diagnosis, measure and task, over the layers of a model; the strongest correlation
+-- first. The measure `depth` is the layer's number: a measure that only rises or falls with depth
+-- predicts no more than that.
 -- pearson, spearman    correlation of the measure with the accuracy relevance of the layer
 -- ci_low, ci_high      95 % interval of spearman (Fisher's z, variance after Bonett and Wright);
 --                      null for three layers
--- n_layers, n_samples  layers that have both numbers (a boundary counts as the layer after it), and
---                      fewest samples of any
+-- n_layers, n_samples  number of layers with both numbers (a boundary counts as the layer after it),
+--                      and fewest samples of any of them
 -- Empty where no study lists a diagnosis of layers (void, probe or patching) together with accuracy relevance of the same model.
 WITH measured AS (
     SELECT model, calibration, diagnosis, measure, layer, value, n_samples FROM diagnoses

@@ -2,9 +2,10 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_gates_are_passed.sql
 --
--- One row per variant and gate; a variant without repair before the repaired ones.
+-- One row per variant and gate. A variant without repair comes before the repaired ones.
 -- demanded, reached    for keep, shares of the base model's number; for floor, values of the metric
--- result               passed, failed, or not told apart: by the 95 % interval of reached
+-- result               passed or failed, or not told apart if the 95 % interval of reached includes
+--                      demanded or is unknown
 -- Empty where no study has gates.
 SELECT handle, r.*
 FROM gate_results AS r LEFT JOIN handles USING (model, calibration, selector, removed, repair, healing)

@@ -9,9 +9,8 @@
 -- verdict    matters: the interval lies above 0; can go: it includes 0; better without: it lies
 --            below 0
 -- cosine     how far the unit turns the stream: 1 - cos
--- n_draws    of replicated calibrations: each is a row, in which n_draws is null, and so is their
---            mean over so many draws
--- draw_of    label of the group that a replicated calibration is a draw of
+-- n_draws    number of draws in a mean over replicated calibrations; null for a single calibration
+-- draw_of    label of the group to which a replicated calibration belongs
 -- *_low, *_high, *_samples, *_spread   95 % interval, number of samples, standard deviation from
 --                                      draw to draw
 -- Empty where no relevance was measured: no sweep of a base model is part of this run.

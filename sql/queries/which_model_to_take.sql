@@ -2,25 +2,24 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_model_to_take.sql
 --
--- One row per question: for a task, for all tasks in one model, for all by one recipe (a selector
--- and a repair): the smallest variant that keeps what is asked for, or the nearest one where none
--- does (kept_enough false). Variables say what is asked for: keep (0.95), general_text (any; at
--- most so many times the base model's perplexity), counted_from ('zero' or 'chance') and allowed
--- (any; a list of variants, by which the answer is restricted): SET VARIABLE keep = 0.9.
--- share, certain       what is compared with `keep`; whether other test documents would show it
---                      too, for all variants that answer the question at once
--- n_needed             test documents that would decide whether it keeps enough, if it goes on as
---                      on these; null where that is unknown
--- place                rank among all that answer it: the smallest that keeps enough first; among
---                      equally small ones those that are certain, then the one that is best on
---                      general text, then the one that keeps most, then the one with less done to
---                      it (a healing whose best step is step 0 changed nothing). Where none keeps
---                      enough, the one that keeps most
--- failed_gates, untold_gates  tasks on which its study demands more than it reaches, and on which this
---                      cannot be told. A variant that fails a gate does not keep enough, and comes
---                      after all others
--- n_tried, n_variants  variants that answer the question, and all of the model; sizes and bare are
---                      of the former
+-- One row per question: for one task, for all tasks in one model, or for all tasks by one recipe (a
+-- selector and a repair). The answer is the smallest variant that keeps what is required; if there is
+-- none, it is the nearest one (kept_enough false). Variables set the requirements, as in SET VARIABLE
+-- keep = 0.9: keep (0.95), general_text (any; the largest allowed ratio of perplexity to the base
+-- model's), counted_from ('zero' or 'chance') and allowed (any; a list of variants to choose from).
+-- share, certain       the share that is compared with `keep`; whether other test documents would
+--                      show the same, for all candidates of the question at once
+-- n_needed             number of test documents that would decide whether it keeps enough, if it does
+--                      as well on them as on these; null where unknown
+-- place                rank among all candidates. Those that keep enough come first, the smallest of
+--                      them before the others. Equally small ones are ordered by: certain, best on
+--                      general text, largest share, no healing, no repair (a healing whose best step
+--                      is step 0 changed nothing). If none keeps enough, the largest share is first
+-- failed_gates, untold_gates  tasks on which it fails a gate of its study, and on which this cannot
+--                      be decided. A variant that fails a gate does not keep enough, and comes after
+--                      all others
+-- n_tried, n_variants  candidates of the question, and variants of the model; sizes and bare describe
+--                      the candidates
 -- Empty where no variant was tested on its own task, or on two tasks.
 WITH wanted AS (
     SELECT coalesce(getvariable('keep'), 0.95) AS keep, getvariable('general_text') AS text_at_most,

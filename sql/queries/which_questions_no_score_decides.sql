@@ -3,9 +3,9 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_questions_no_score_decides.sql
 --
 -- One row per model and calibration or task with such questions, the largest share first.
--- undecided   of `questions` of `source`; a calibration leaves them out, a benchmark counts the
---             first of equal choices
--- Empty where the tokenizer tells all right choices from the wrong ones.
+-- undecided   number of them, of `questions` in `source`; a calibration leaves them out, a benchmark
+--             takes the first of equal choices
+-- Empty where the tokenizer distinguishes all right choices from the wrong ones.
 SELECT DISTINCT model, source, use, undecided, questions
 FROM (
     SELECT model, calibration AS source, 'calibration' AS use, n_undecided AS undecided,

@@ -3,7 +3,7 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_questions_were_cut.sql
 --
 -- One row per model and calibration or task with such questions, the largest share first.
--- cut   of `questions` of `source`, those whose oldest tokens were left out, as lm-eval does
+-- cut   number of questions, of `questions` in `source`, that lost their first tokens, as in lm-eval
 -- Empty where every question fits into the model's context.
 SELECT DISTINCT model, source, cut, questions
 FROM (

@@ -2,11 +2,11 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_repair_when.sql
 --
--- One row per model, size and allowance for the perplexity of general text, relative to the base
--- model: the pair with the highest mean accuracy on the calibrations' own tasks. No row where no
--- pair stays within the allowance, or where a looser allowance makes no other pair the best.
+-- One row per model, size and allowed perplexity of general text, relative to the base model: the
+-- pair with the highest mean accuracy on the calibrations' own tasks. There is no row if no pair is
+-- within the limit, or if a looser limit does not change the best pair.
 -- accuracy, perplexity   means over n_calibrations, with standard errors over their test documents
--- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is
+-- lead                   accuracy minus that of the next pair within the same limit; 0 if there is
 --                        none
 -- Empty where no variant was tested both on its calibration's own task and on a text (`perplexity` under benchmarks).
 WITH allowed AS (

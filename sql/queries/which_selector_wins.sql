@@ -3,20 +3,20 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_selector_wins.sql
 --
 -- One row per model, size, repair and pair of selectors, over the calibrations' own tasks. Rows with
--- repair `as chosen` compare selectors as they are meant: each plan with the repair with which its
--- selector chose it. The others give both selectors the same repair.
+-- repair `as chosen` compare selectors as intended: each plan has the repair with which its selector
+-- chose it. In the other rows both selectors have the same repair.
 -- chosen_for, rival_chosen_for  the repair, if any, with which the selector chose its plans of this
---                           size: in rows without repair they are bare, and not at their best
--- winner                    the one that is better on the mean over tasks at 5 % (Holm over the
---                           pairs); null if neither is
+--                           size; in rows without repair such plans are bare and not at their best
+-- winner                    selector with the significantly better mean over tasks at 5 % (Holm over
+--                           the pairs); null if neither is
 -- difference                mean over tasks of selector minus rival, on n_samples test documents
 --                           that both answered; null where all own tasks are texts
--- ci_low, ci_high           its 95 % interval, of this pair alone
--- p_holm                    paired test of no difference, corrected for the pairs of the size and
---                           repair
--- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks),
---                           and the rest
--- n_accuracies, mean_accuracy   tasks with an accuracy, and the mean of their differences
+-- ci_low, ci_high           its 95 % interval, for this pair alone
+-- p_holm                    p of a paired test of no difference, corrected for all pairs of the size
+--                           and repair
+-- better, worse, undecided  number of tasks that selector wins and loses at 5 % (Holm over pairs and
+--                           tasks), and of the rest
+-- n_accuracies, mean_accuracy   number of tasks with an accuracy, and mean of their differences
 -- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
     SELECT model, removed, repair, healing, selector, rival,

@@ -2,13 +2,13 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/which_variants_there_are.sql
 --
--- One row per variant, the base models first; its columns are those of table variants, with standard
--- errors, its handle, by which commands know it, and whether it passes the gates of its study.
--- own_tasks, own_value   the own tasks and the number measured there; of a base model, on the task of
---                        its variants where all have the same one
+-- One row per variant, the base models first. The columns are those of view variants, with standard
+-- errors, the handle by which commands name it, and whether it passes the gates of its study.
+-- own_tasks, own_value   the own tasks and the number measured there; for a base model, the task of
+--                        its variants if all have the same one
 -- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general
---                        text divided by the base model's, of the text that suffers most
--- parameters_ratio       measured, else counted from the shapes of layers and patches
+--                        text divided by the base model's, for the text that suffers most
+-- parameters_ratio       as measured, else counted from the shapes of layers and patches
 -- Empty where nothing was benchmarked and nothing timed.
 WITH only_tasks AS (
     SELECT model, any_value(own_tasks) AS task FROM variants WHERE selector <> 'none' GROUP BY model

@@ -33,9 +33,9 @@ class NamedModel(NamedTuple):
     """What a name under the results folder stands for."""
 
     manifest: dict[str, Any]
-    """Manifest of the base model, whose `path` is absolute."""
+    """Manifest of the base model, with an absolute `path`."""
     variant: Variant | None
-    """None if the name is that of a model alone."""
+    """None if the name is that of a base model."""
 
 
 def load(

@@ -26,7 +26,7 @@ def find_project(source: Path) -> Path:
 
 PROJECT = find_project(_SOURCE)
 PLUGINS = "LAMINA_PLUGINS"
-"""The variable of the environment with folders that add modules to packages of lamina."""
+"""Environment variable: folders that add modules to lamina's packages."""
 
 
 def plugin_folders() -> list[Path]:

@@ -29,7 +29,7 @@ class Variant:
     calibration: str
     selector: str
     removed: int
-    """Units that the plan removes, less the layers that run again."""
+    """The size of the plan: removed units minus layers that run again."""
     repair: str = "none"
     healing: str = "none"
 

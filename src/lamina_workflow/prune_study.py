@@ -27,16 +27,18 @@ from lamina_workflow.checks.advice import FEWEST_QUESTIONS, seems_conversational
 from lamina_workflow.config.text import check_same_study
 
 TEST_SHARE = 0.4
-"""Share of the questions that test: of 100, 40 tell 20 points from nothing, and 60 still choose."""
+"""Share of the questions that test. Of 100 questions, 40 can show a loss of 20 points, and 60 are
+left to choose."""
 TEXT_TEST_SHARE = 0.2
 LEAST_QUESTIONS = 20
 ENOUGH_QUESTIONS = math.ceil(FEWEST_QUESTIONS / min(TEST_SHARE, 1 - TEST_SHARE))
 LEAST_DOCUMENTS = 20
 MOST_QUESTIONS = 400
-"""That choose. More make the search longer, and rankings hardly better (docs/choose.md)."""
+"""Most questions that choose. More make the search longer and rankings hardly better
+(docs/choose.md)."""
 MOST_TASK_SAMPLES = 400
 SAMPLE_SIZES = (400, 200, 100, 50)
-"""Most questions and documents, of which a given time chooses. Fewer rank layers by chance."""
+"""Limits on questions and documents; a given time decides which. Fewer rank by chance."""
 LENGTH = 128  # tokens of a document that are read
 WINDOW = 128  # tokens that are scored together
 
@@ -74,8 +76,8 @@ class PruneRequest:
     layers: int | None = None
     seed: int = 0
     n_samples: int | None = None
-    """Most questions that choose, and most documents of text that choose and that test; None for
-    the usual ones."""
+    """Limit on the questions that choose, and on the documents of text that choose and that test;
+    None for the default."""
 
     @property
     def has_task(self) -> bool:
@@ -89,7 +91,7 @@ class PruneStudy:
 
     folder: Path
     notes: list[str]
-    """What was split how, and what was left out, in sentences."""
+    """Sentences that say how data were split and what was left out."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class PreparedStudy:
 
     configuration: dict[str, Any]
     files: dict[str, list[Any]]
-    """Records of the files beside the configuration, by name."""
+    """Records of the files next to the configuration, by file name."""
     notes: list[str]
 
     def format_configuration(self) -> str:

@@ -76,7 +76,7 @@ class PreparedCalibration:
 
     name: str
     entry: Calibration
-    """The options."""
+    """The calibration's options."""
     content: CalibrationSamples
 
     def __repr__(self) -> str:

@@ -38,19 +38,19 @@ class PrunedModel:
 
     base: PreparedModel
     calibrations: Mapping[str, PreparedCalibration]
-    """What it was chosen on, first, and the others that options may name."""
+    """Calibrations by name: first the one it was chosen on, then others that options may name."""
     variant: Variant
     """Its name."""
     plan: Plan
-    """The removed units, and their scores."""
+    """The removed units and their scores."""
     repairs: Mapping[str, Repair] = field(default_factory=dict)
     """The repairs with which the plan was chosen, by name."""
     patches: Mapping[Boundary, Fitted] | None = None
     """The fitted repair."""
     patch_table: pa.Table | None = None
-    """How well the repair fits and whether it helps, by run of removed layers: table `patches`."""
+    """Table `patches`: how well the repair fits each removed run, and whether it helps."""
     adapter: Path | None = None
-    """The folder of what was trained, with its training curve."""
+    """Folder of the trained adapter and its training curve."""
 
     @cached_property
     def model(self) -> PreTrainedModel:

@@ -51,7 +51,7 @@ class Row:
     characters: int
     """Length of the choice as `acc_norm` counts it."""
     cut: int = 0
-    """Tokens of the context that were left out, since the model reads fewer."""
+    """Number of context tokens that were left out to fit the model's maximum length."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Sample:
     kind: str
     """`choices`, `generated` or `text`."""
     gold: int
-    """The index of the right row, whose loss is taken."""
+    """Index of the right row whose loss is measured."""
     rows: tuple[Row, ...]
     document: str
     """The identity of the source text (`lamina.data.overlap.document_hash`)."""
     runs: tuple[int, ...] = ()
     """The runs of words by which `lamina.data.overlap` finds near duplicates."""
     also: tuple[int, ...] = ()
-    """The indices of other right rows: each of them counts as a right answer."""
+    """Indices of further right rows; each counts as a right answer."""
     limit: int | None = None
-    """Tokens that the model reads at once, if rows were fitted to it."""
+    """The model's maximum input length in tokens, if the rows were fitted to it."""
 
     @property
     def right(self) -> list[int]:

@@ -23,7 +23,7 @@ UNKNOWN_DATASET = (
     "Correct its id or revision. If it is gated, accept its licence on the hub's page and run "
     "`hf auth login`."
 )
-"""Advice on a data set that the hub does not have, or does not give to this user."""
+"""Advice if the hub does not have a data set, or refuses it to this user."""
 
 _FILE_FORM = (
     f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"

@@ -16,7 +16,7 @@ from lamina.errors import LaminaError
 logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 Encoded = tuple[tuple[str, str], list[int], list[int]]
-"""A context and a continuation as lm-eval keeps them: both texts, then the tokens of each."""
+"""A context and a continuation in lm-eval's form: both texts, then the token ids of each."""
 
 
 class EncodingLM(HFLM):

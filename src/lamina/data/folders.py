@@ -72,7 +72,7 @@ class _NamedSplit(NamedTuple):
 
     split: str
     pattern: str
-    """The path with `*` in the place of the split."""
+    """The path with `*` in place of the split."""
     says_nothing_else: bool
     """Whether the name holds nothing but the split, numbers, and words for a part."""
 

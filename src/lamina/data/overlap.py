@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 from lamina.errors import LaminaError
 
 Document = tuple[str, Sequence[int]]
-"""A document as it is compared: its hash (`document_hash`), and its runs (`runs`)."""
+"""A document for comparison: its hash (`document_hash`) and its runs (`runs`)."""
 
 RUN_LENGTH = 13  # words
 FEWEST_DIFFERENT = 9  # words of a run

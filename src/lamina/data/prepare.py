@@ -26,7 +26,8 @@ from lamina.models.manifest import load_skeleton
 from lamina.options import calibrations as entries
 
 FEWEST_RIGHT = 10
-"""Right answers that a calibration of a model's own answers needs, if it has as many questions."""
+"""Right answers that a calibration of the model's own answers needs. If it has fewer questions, the
+model must answer all of them right."""
 
 _logger = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class DrawnSamples(NamedTuple):
     source: str
     """The tasks, the text or the file that they are drawn from."""
     n_undecided: int = 0
-    """Documents that were left out, since no score decides them for this model."""
+    """Number of documents left out because no score decides them for this model."""
     longest_answer: int = 0
-    """Tokens of the longest answer that a model may write to them; 0 where none is written."""
+    """Token limit of the answers that a model writes to them; 0 if it writes none."""
 
 
 def prepare_calibration(

@@ -37,11 +37,11 @@ class Style:
     """How the prompts for a model are written."""
 
     chat_template: bool = False
-    """Whether they go through the chat template of the tokenizer."""
+    """Whether the tokenizer's chat template is applied."""
     turns: bool = True
-    """Whether solved examples are turns of their own, or are in the turn of the question."""
+    """Whether few-shot examples are turns of their own; else they are in the question's turn."""
     system: str | None = None
-    """The system prompt; without a template it stands before the prompt."""
+    """The system prompt. Without a template it stands before the prompt."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the template, such as enable_thinking."""
 

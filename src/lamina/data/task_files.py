@@ -38,7 +38,7 @@ class TaskFile(NamedTuple):
     files: tuple[Path, ...]
     """The file itself, then the files that it includes."""
     modules: Mapping[str, Path | None]
-    """By `!function` text, the Python file next to the task file; None if it is elsewhere."""
+    """By `!function` text, the Python file next to the task file; None if there is no such file."""
 
 
 def find_task_folder(root: str | Path) -> Path:

@@ -27,7 +27,7 @@ from lamina.data import task_files
 from lamina.errors import LaminaError
 
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
-"""A tag is a list of tasks in lm-eval, and a group here."""
+"""A task or a group. A tag, which in lm-eval is a list of tasks, is a group here."""
 
 FILE_BUILDERS = {"arrow", "csv", "json", "parquet", "text"}
 """Builders of `datasets` that read local files."""

@@ -6,13 +6,14 @@ starts, so this module does not import torch.
 """
 
 HOST_BYTES = 2 << 30
-"""One pass on a CPU: what jobs ask for in addition to the libraries and the weights."""
+"""Memory of one pass on a CPU. Jobs request it in addition to that of libraries and weights."""
 LOGIT_NUMBERS = 1 << 26
-"""Numbers of logits at a time: 256 MiB in float32."""
+"""Number of logits in memory at a time: 256 MiB in float32."""
 PATCH_BYTES = 1 << 30
-"""Patches that wait in memory for the passes that apply them."""
+"""Bytes of patches that wait in memory for the passes that apply them."""
 SUM_BYTES = 2 << 30
-"""Sums that one pass collects for repairs, or those of `LEAST_RUNS` runs if these take more."""
+"""Bytes of sums that one pass collects for repairs. If the sums of `LEAST_RUNS` runs take more,
+that is the limit."""
 LEAST_RUNS = 8
 
 _DOUBLE_BYTES = 8

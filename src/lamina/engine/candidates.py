@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
 
 CURRENT = "none"
-"""The name of the model before a removal, in scores and tables."""
+"""Name of the current model, before a removal, in scores and tables."""
 
 
 class Operation(NamedTuple):
@@ -47,7 +47,7 @@ class Candidate:
     edits: frozenset[str] = frozenset()
     patches: "Mapping[Boundary, Patch]" = field(default_factory=dict, hash=False)
     until: int | None = None
-    """The boundary after which the stream is not needed (2: after layer 1); None to be scored."""
+    """Last boundary at which the stream is needed (2: after layer 1); None to score the logits."""
 
     def without(self, *units: str) -> "Candidate":
         """This candidate with additional edits, such as removed units."""
@@ -76,9 +76,9 @@ class Observation:
     model: Candidate
     layer: int
     before: Candidate | None
-    """Whose stream is the unit's input; None where the unit reads what enters the layer."""
+    """The candidate whose stream is the unit's input; None if the unit reads the layer's input."""
     after: Candidate
-    """Whose stream is the unit's output."""
+    """The candidate whose stream is the unit's output."""
 
 
 def observe_unit(model: Candidate, unit: str, is_parallel: bool) -> Observation:
@@ -149,11 +149,11 @@ class View(NamedTuple):
 
     observation_number: int
     before: int
-    """The branch that is the unit's input."""
+    """Index of the branch that is the unit's input."""
     reads_input: bool
-    """Whether it is compared as it entered the layer."""
+    """Whether that branch is compared as it entered the layer."""
     after: int
-    """The branch that is the unit's output."""
+    """Index of the branch that is the unit's output."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Level:
     n_running: int
     views: tuple[View, ...]
     kept: tuple[int, ...]
-    """The branches that are needed further on: the streams of the next level, in this order."""
+    """Indices of the branches that the next level needs, in the order of its streams."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Tree:
     levels: tuple[Level, ...]
     """One level for each layer, and one for the boundary after the last layer."""
     leaves: tuple[int, ...]
-    """The stream in which each candidate arrives."""
+    """Index of the final stream of each candidate."""
 
     @property
     def width(self) -> int:

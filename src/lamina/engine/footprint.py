@@ -31,17 +31,17 @@ class Shape:
     """The sizes of a model that determine the memory of a pass."""
 
     layers: int
-    """L"""
+    """Number L of layers."""
     channels: int
-    """C"""
+    """Number C of channels."""
     inner: int
     """Width of an MLP."""
     vocabulary: int
-    """V"""
+    """Size V of the vocabulary."""
     size: int
-    """Bytes of a number."""
+    """Bytes per number."""
     cached: int = 0
-    """Numbers of the keys and values of a token in a layer."""
+    """Numbers in the KV cache of one token in one layer."""
 
     @classmethod
     def of(cls, config: Any, size: int) -> "Shape":

@@ -28,7 +28,7 @@ from lamina.models.structure import layers_of, stream_of, sublayers_of, text_con
 from lamina.models.units import Visit
 
 Observe = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Takes the number of an observation and the two streams that it compares, (lines, T, C) each."""
+"""Takes the number of an observation and the two streams to compare, (lines, T, C) each."""
 
 Location = tuple[Any, ...]
 """Where a tensor is among nested arguments: indices and names from the outside in."""
@@ -51,20 +51,21 @@ class PassState:
     tree: Tree
     layers: "Sequence[ForkingLayer]"
     windows: Sequence[int | None] | None
-    """How far back each layer sees, for masks of our own; None leaves the model its own masks."""
+    """Attention window of each layer, for masks that lamina makes. None to use the model's own
+    masks."""
     is_causal_unmasked: bool
     """Whether attention without a mask is causal.
 
-    It then picks its fastest kernel and does not repeat grouped heads.
+    Without a mask, attention uses its fastest kernel and does not repeat grouped heads.
     """
     observe: Observe = observe_nothing
     n_copies: int = 1
-    """How many copies of the lines the model is given: one, or one for each stream if the code of
-    the model needs one batch size."""
+    """Copies of the lines in the model's input: one, or one per stream if the model's code needs a
+    constant batch size."""
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
-    """By window."""
+    """Attention masks by window."""
     arguments: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    """What the model gave each layer after the stream, by position and by name."""
+    """By layer, the positional and keyword arguments that the model passed after the stream."""
     layer_tokens: int = 0
     """Token positions run so far, over all layers and streams."""
 

@@ -20,9 +20,9 @@ from lamina.models.boundary import Boundary
 from lamina.models.structure import text_config
 
 BATCH = 1 << 21
-"""Numbers of one stream in a batch, 16 MiB in float64.
+"""Numbers of one stream in a batch: 16 MiB in float64.
 
-What a pass needs in addition to the moments then depends neither on the number of tokens nor on C.
+Apart from the moments, the memory of a pass then depends neither on the number of tokens nor on C.
 """
 
 
@@ -41,7 +41,7 @@ class Moments:
     dd: torch.Tensor
     """‖D‖², scalar."""
     weight: float = 0.0
-    """Sum of the weights of the rows, by which means are taken."""
+    """Sum of the weights of the rows. Means are divided by it."""
     tokens: int = 0
     """Number of rows."""
     yy: torch.Tensor | None = None

@@ -15,7 +15,7 @@ import torch
 from lamina.data.calibrations import Sample
 
 SHORT = 0.85
-"""A line shorter than this share of its batch's longest would be mostly padding."""
+"""A line shorter than this share of the longest line in its batch would mean much padding."""
 ALIGNMENT = 8
 PADDING_SEGMENT = -1
 
@@ -137,11 +137,11 @@ class ScoredTokens:
     position_lines: np.ndarray
     """The line of each position, (positions,)."""
     position_indices: np.ndarray
-    """Its index in that line, (positions,)."""
+    """The index of each position in its line, (positions,)."""
     token_positions: np.ndarray
-    """Number of the position that predicts each scored token, (tokens,)."""
+    """The number of the position that predicts each scored token, (tokens,)."""
     target_ids: np.ndarray
-    """The tokens, (tokens,)."""
+    """The ids of the scored tokens, (tokens,)."""
     token_rows: np.ndarray
     """The row of scores that each token belongs to, (tokens,)."""
 

@@ -58,11 +58,11 @@ SHARINGS = (
     Sharing(contexts=False, fixed=False, mixed=False),
     Sharing(contexts=False, fixed=True, mixed=True),
 )
-"""The cheapest one first."""
+"""The cheapest comes first."""
 
 
 ProofResult = tuple[Sharing, str]
-"""How a model's samples may be run, and why contexts are not shared; an empty text if they are."""
+"""How a model's samples may be run, and why contexts are not shared. Empty text if they are."""
 
 
 class Proof:

@@ -26,15 +26,15 @@ OUTPUT_METRICS = (
 """Distances of a model's logits from the base model's, in the order of their tensors here."""
 
 CACHED = 1 << 19
-"""Numbers of one stream's logits that are read at a time on a CPU.
+"""Logits of one stream that are read at a time on a CPU.
 
-Its caches hold them, so that each step of the arithmetic finds there what the last one has written.
+They fit into its caches, so each step of the arithmetic finds the results of the last one there.
 """
 STREAMED = 1 << 23
 """The same on other devices: enough to keep them busy."""
 
 LEAST_PROBABILITY = 1e-38
-"""Below which p log p is 0 in float32."""
+"""Smaller probabilities are raised to this in log p, because p log p is negligible there."""
 LEAST_NORM = 1e-30
 
 
@@ -56,7 +56,7 @@ class Readings:
     run_starts: np.ndarray
     """The number of the first position of each run, (runs,)."""
     stream_distances: dict[Any, np.ndarray]
-    """What `compare_streams` gave, by observation, (2, lines)."""
+    """Results of `compare_streams` by observation, (2, lines)."""
 
 
 def compare_streams(batch: PackedBatch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
@@ -124,7 +124,7 @@ class _TokenOrder:
     """The scored tokens of a batch, sorted so that each part of the logits has a range of them."""
 
     order: np.ndarray
-    """The numbers of the scored tokens, sorted, (tokens,)."""
+    """Indices that sort the scored tokens, (tokens,)."""
     sorted_positions: np.ndarray
     """The number of the position that predicts each sorted token, on the host, (tokens,)."""
     run_starts: np.ndarray
@@ -132,7 +132,7 @@ class _TokenOrder:
     token_positions: torch.Tensor
     """`sorted_positions` on the device."""
     target_ids: torch.Tensor
-    """The sorted tokens, on the device, (tokens,)."""
+    """The ids of the sorted tokens, on the device, (tokens,)."""
     position_runs: torch.Tensor
     """The run of each position, on the device, (positions,)."""
     position_counts: torch.Tensor
@@ -188,7 +188,7 @@ class _PartReadings:
     is_likeliest: torch.Tensor
     """Whether the scored token has the largest logit, (streams, tokens)."""
     distances: torch.Tensor
-    """From the base model, (streams, metrics, positions); not defined without a base."""
+    """OUTPUT_METRICS, (streams, metrics, positions); undefined without a base model."""
 
 
 def _read_parts(

@@ -27,7 +27,8 @@ class Source:
 
 
 Consumer = Callable[[taps.Batch, Mapping[float, torch.Tensor], torch.Tensor, float], None]
-"""As `taps.Consumer`, with whether each line is held out, (lines,), and the source's weight."""
+"""Like `taps.Consumer`. It also takes whether each line is held out, (lines,), and the source's
+weight."""
 
 
 def draw_held_out(sources: Sequence[Source], seed: int) -> list[list[bool]]:

@@ -26,7 +26,7 @@ from lamina.models.devices import move_tensors, place_of
 from lamina.models.structure import layers_of, stream_of, sublayers_of, text_config
 
 CallLayer = Callable[[nn.Module, torch.Tensor], torch.Tensor]
-"""Calls a layer on a stream (lines, T, C) with the other arguments of a call that was seen."""
+"""Calls a layer on a stream (lines, T, C), with the other arguments of a recorded call."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,23 @@ class Batch:
     real: torch.Tensor
     """True where a token is not padding, (lines, T), on the device."""
     outputs: Sequence[torch.Tensor] = ()
-    """Outputs of the modules that were asked for, (lines, T, C) each, in their order."""
+    """Outputs of the requested modules, (lines, T, C) each, in the order of the request."""
     called: Mapping[float, CallLayer] = field(default_factory=dict)
     """By boundary, how the layer after it was called."""
 
 
 Consumer = Callable[[Batch, Mapping[float, torch.Tensor]], None]
-"""Takes a batch and its streams by boundary, (lines, T, C) in the model's dtype, and keeps none.
+"""Takes a batch and its streams by boundary, (lines, T, C) in the model's dtype. It keeps none.
 
-It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
+If it runs out of memory it must leave nothing behind, because it then gets both halves of the
+batch.
 """
 
 Run = Callable[
     [PreTrainedModel, Sequence[Sequence[int]], Sequence[float], Consumer, int, Sequence[nn.Module]],
     None,
 ]
-"""`run_sequences`, or a function that hands over other streams at some boundaries."""
+"""`run_sequences`, or a function that passes on other streams at some boundaries."""
 
 
 @torch.no_grad()

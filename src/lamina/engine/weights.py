@@ -25,7 +25,7 @@ from lamina.models.surgery import apply_edits
 from lamina.models.units import parse_unit
 
 BACKWARD = 8
-"""The memory of a backward pass, which keeps what every layer computed, in forward passes."""
+"""Memory of a backward pass, in forward passes: it keeps what every layer computed."""
 NO_LABEL = -100  # label of a position that is not scored
 
 AddGradient = Callable[[nn.Parameter, torch.Tensor], Any]

@@ -21,7 +21,7 @@ class Parts(NamedTuple):
     plan: Mapping[str, Any] | None
     patches: Mapping[Boundary, Fitted] | None
     adapter: str | None
-    """A folder."""
+    """The folder of an adapter."""
 
 
 def read_parts(variant: Variant, files: VariantFiles) -> Parts:

@@ -28,9 +28,9 @@ from lamina.options.benchmarks import Efficiency, Load
 from lamina.variant import Variant
 
 PREFILLS = 3
-"""Passes over the prompt in a repeat, of which the fastest counts.
+"""Passes over the prompt in a repeat. The fastest counts.
 
-One takes milliseconds, and whatever else ran can only have added time.
+A pass takes milliseconds, and other processes can only slow it down.
 """
 
 
@@ -42,9 +42,9 @@ class Timing(NamedTuple):
     tokens_per_second: float
     """Generated tokens of the whole batch per second."""
     working_bytes: int | None
-    """Peak of GPU memory during the run less the memory in use before it; None on a CPU.
+    """Peak GPU memory during the run minus the memory in use before it; None on a CPU.
 
-    Base and variants share weights: the peak of one model alone is its own weights plus this.
+    Base and variants share weights, so the peak of one model alone is its own weights plus this.
     """
 
 

@@ -43,7 +43,7 @@ _MAX_CHOICE_TOKENS = 32  # of an answer that is a choice
 Prompt = tuple[int, ...]
 """A prompt as token ids."""
 Values = dict[str, dict[int, float]]
-"""Measured values by metric, and then by the index of the document."""
+"""Measured values by metric and then by the index of the document."""
 
 
 class Answer(NamedTuple):
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
     tokens: list[int]
     stop: list[int]
-    """The tokens that ended it; none if it reached the length allowed."""
+    """The tokens that ended it; empty if it reached the maximum length."""
 
 
 class JudgedRow(NamedTuple):
@@ -59,7 +59,7 @@ class JudgedRow(NamedTuple):
 
     row: Row
     is_right: bool | None
-    """Whether exact match calls the answer right; None where there is no exact match."""
+    """Whether the answer is an exact match; None if exact match is not measured."""
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:

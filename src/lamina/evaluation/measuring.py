@@ -19,7 +19,7 @@ Rows = Sequence[dict[str, Any]]
 Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
 """Scores a model: rows of `benchmarks` and of `benchmark_samples`, without the variant's keys.
 
-The arguments are the model, what messages call it, and what is measured with it in one pass.
+The arguments are the model, its name in messages, and what is measured with it in one pass.
 """
 
 _PATCH_BYTES = 1 << 30  # limit of the patches that are in memory at a time

@@ -20,7 +20,7 @@ from lamina.models.structure import text_config
 from lamina.options.benchmarks import PerplexityEntry
 
 BLOCKS = 30
-"""Blocks of windows that take the place of documents where these are joined."""
+"""Number of blocks of windows. They replace documents if these are joined."""
 
 _BATCH_POSITIONS = 8192  # padding included
 _LARGEST_EXPONENT = 700  # slightly below the limit of exp() in float64

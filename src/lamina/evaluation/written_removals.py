@@ -35,7 +35,7 @@ class Questions(NamedTuple):
     """The questions of a calibration with generated answers."""
 
     tasks: Sequence[ConfigurableTask]
-    """With their requests, which are in the order of the calibration's samples."""
+    """Tasks with their requests, in the order of the calibration's samples."""
     tokenizer: PreTrainedTokenizerBase
 
     def judge_candidates(

@@ -19,8 +19,8 @@ from lamina.models.units import SUBLAYERS, Step, list_visits, parse_unit
 Boundary = tuple[float, float]
 """(start, end): layers start … end-1 of the base model are removed as one run.
 
-3.5 is after the attention of layer 3. Where a run ends after an attention, its layer has none left.
-So a patch acts on the stream that enters layer ⌊end⌋.
+3.5 is after the attention of layer 3. If a run ends after an attention, its last layer has no
+attention left, so a patch acts on the stream that enters layer ⌊end⌋.
 """
 
 
@@ -30,7 +30,7 @@ class Place:
 
     boundary: Boundary
     position: int
-    """How many of the variant's layers come before the run: the index of the next one, if any."""
+    """Number of the variant's layers before the run: the index of the layer after it, if any."""
 
     @classmethod
     def of(cls, boundary: Boundary, steps: Sequence[Step]) -> "Place":

@@ -26,7 +26,7 @@ from lamina.models.surgery import apply_edits, source_layers
 from lamina.models.units import Exchange, Repetition, parse_edit, removals_among
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
-"""The largest `distance` of logits that is allowed, by dtype of the model; else `COARSE`."""
+"""Largest `logit_distance` that rounding explains, by the model's dtype. Others have `COARSE`."""
 COARSE = 0.1
 
 # Tokens of the text on which a model is checked: at least (if there is such a text) and at most.

@@ -22,9 +22,9 @@ from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 
 LIMIT = "LAMINA_DEVICE_GB"
-"""Environment variable: gigabytes of a device that weights may take; by default what is free."""
+"""Environment variable: the most gigabytes of each device that weights may take."""
 SHARE = 0.85
-"""Share of the free memory that weights may take. Passes have the rest."""
+"""Share of a GPU's free memory that weights may take. Passes use the rest."""
 
 _NO_LIMIT = 1 << 62  # bytes
 PROCESSOR_FILE = Path("/proc/cpuinfo")

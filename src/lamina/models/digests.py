@@ -12,7 +12,7 @@ _SETTINGS_SUFFIXES = {".json", ".model", ".py", ".jinja", ".txt"}
 _PIECE_BYTES = 1 << 16
 
 Stamps = dict[str, list[int]]
-"""Size in bytes and time of the last change in nanoseconds of each file, by name."""
+"""By file name, the size in bytes and the time of the last change in nanoseconds."""
 
 
 class ModelFiles(NamedTuple):

@@ -12,14 +12,14 @@ class FamilyOptions:
     """Options of a family's configuration that change what its layers do."""
 
     stream_norm_unless: str = ""
-    """Without this option, a norm acts on the stream itself: a layer without its sub-layers is not
-    the identity."""
+    """Name of an option. Without it a norm acts on the stream itself, so a layer without its
+    sub-layers is not the identity."""
     no_sublayers_if: str = ""
-    """With this option, the residual is the output of a norm: the removal of a sub-layer would
-    change the stream."""
+    """Name of an option. With it the residual is the output of a norm, so the removal of a
+    sub-layer would change the stream."""
     alibi: bool = False
-    """Positions enter by ALiBi, which counts positions in the row. No option of the configuration
-    says so."""
+    """Whether positions enter by ALiBi, which counts them in the row. No option of the
+    configuration shows this."""
 
 
 FAMILIES: dict[str, FamilyOptions] = {

@@ -22,7 +22,7 @@ from lamina.models.structure import layers_of, text_config
 from lamina.models.units import Replacement, Visit, parse_edit
 
 Records = Mapping[str, Mapping[str, Any]]
-"""What is known of each donor, by name."""
+"""What is known about each donor, by name."""
 
 # Settings of positional embeddings, under the names that families give them.
 _POSITION_KEYS = (

@@ -21,7 +21,7 @@ _CHOSEN_EXPERTS_KEYS = (
     "moe_k",
 )
 DEFAULT_CONTEXT = 4096
-"""Tokens in the cache for which memory and time of a token are counted, where nobody says."""
+"""Default number of cached tokens when the memory and time of a token are counted."""
 
 _KEY_HEADS_KEYS = ("num_key_value_heads", "num_kv_heads", "num_attention_heads")
 
@@ -39,7 +39,7 @@ class RemovableAmounts(NamedTuple):
 
     model: float
     by_unit_kind: dict[str, list[float]]
-    """For each kind of unit, what the removal of each layer's unit saves at least."""
+    """By kind of unit, the least that the removal of each layer's unit saves."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class Sizes:
     parameters: list[LayerAmounts]
     """Parameters of each layer."""
     active_parameters: list[LayerAmounts]
-    """Those that one token uses: of experts, only the chosen ones."""
+    """Parameters of each layer that one token uses. Of the experts, only the chosen ones count."""
     outside: int
     """Parameters that belong to no layer."""
     head: int
-    """Parameters of the matrix that gives the logits."""
+    """Parameters of the output embedding, which computes the logits."""
     cached_numbers: int
-    """How many numbers a token adds to the cache of a layer."""
+    """Numbers that a token adds to the KV cache of a layer."""
     cached_tokens: list[float]
-    """The most tokens that each layer caches; 0 where none are."""
+    """Largest number of tokens that each layer caches; 0 for a layer that caches none."""
     width: int
-    """Bytes of a number."""
+    """Bytes per number."""
     longest: float
-    """The most tokens that the model takes."""
+    """The model's maximum context length in tokens."""
 
     def amounts(self, what: str, context: int, cost: Any = "parameters") -> RemovableAmounts:
         """What the whole model takes, and the least that each layer saves, by kind of unit.

@@ -232,7 +232,7 @@ class Visit(NamedTuple):
 
     layer: int
     without: frozenset[str] = frozenset()
-    """Sub-layers that add nothing."""
+    """Sub-layers that add nothing to the stream."""
     donor: str = ""
     """The model that has the layer; empty for the base model."""
 
@@ -242,9 +242,9 @@ class Step(NamedTuple):
 
     visit: Visit | None
     again: tuple[Visit, ...] = ()
-    """Layers of lower depths, before the `visit`."""
+    """Layers of lower depths that run again, before `visit`."""
     damping: int = 1
-    """r: the block B that runs again does h <- h + (B(h) - h) / r, and this r times."""
+    """r: the repeated block B does h <- h + (B(h) - h) / r, and does so r times."""
 
 
 def list_steps(edits: Iterable[str], depth: int, empty_is_identity: bool = True) -> list[Step]:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TRAINING_FACTOR = 3
-"""A backward pass computes a gradient for the activations and one for the weights: it adds two
-forward passes."""
+"""Cost of a training step in forward passes. The backward pass costs two: one for the gradient of
+the activations, one for that of the weights."""
 GENERATION_FACTOR = 16
-"""A step of generation reads all weights for one token of each text: with one text, it takes as
-long as so many tokens of a prompt."""
+"""Prompt tokens that take as long as one generation step of one text. A step reads all weights for
+one token of each text."""
 
 _REPORT_INTERVAL = 15.0  # seconds
 

@@ -17,7 +17,7 @@ from lamina.models.units import parse_unit
 from lamina.options.metrics import METRICS
 
 ANSWERS = ("correct", "correct_norm")
-"""Whether answers are right. A plan tells this of a removal whatever its metric is."""
+"""Columns that say whether answers are right. A plan reports accuracy whatever its metric is."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Context:
     """Number of units that the current model lacks."""
 
     seed: int = 0
-    """Seed of what a metric draws."""
+    """Seed of the random draws of a metric."""
 
     @classmethod
     def from_calibration(cls, calibration: Mapping[str, Any]) -> "Context":
@@ -54,11 +54,11 @@ class Columns:
     values: dict[str, np.ndarray]
     """By name of a column of table `sweeps`: (1 + units, samples), where row 0 is the unit `none`.
 
-    NaN was not measured. Measured numbers that are not finite are inf.
+    NaN means not measured. Measured numbers that are not finite are inf.
     """
 
     seen: np.ndarray
-    """Number of samples that each unit saw, (1 + units,)."""
+    """Number of samples on which each unit was measured, (1 + units,)."""
 
     @property
     def n_samples(self) -> int:

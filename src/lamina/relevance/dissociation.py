@@ -26,8 +26,8 @@ from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.statistics import percentile_interval
 
 N_DRAWS = 4000
-"""With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be significant
-by itself.
+"""With 4,000 bootstrap draws, p can be as low as 0.0005. A single significant unit among a hundred
+needs this.
 """
 
 N_SPLITS = 1000
@@ -44,10 +44,10 @@ class TaskRelevance:
     """Accuracy relevance of every unit on one task."""
 
     draws: np.ndarray
-    """(1 + draws, units); the first row is the estimate."""
+    """Scores, (1 + draws, units); the first row is the estimate."""
 
     split_differences: np.ndarray
-    """Relevance on one random half of the samples less that on the other, (splits, units).
+    """Relevance on one random half of the samples minus that on the other, (splits, units).
 
     NaN where a half is at chance and has no relevance.
     """

@@ -40,16 +40,16 @@ from lamina.relevance.true_scores import (
 )
 
 EDGE = 2
-"""Layers left out at either end, if as many as these remain."""
+"""Units left out at each end, if at least as many remain as are left out."""
 
 BADLY = 0.25
-"""A unit is badly misranked if its two ranks are further apart than this share of the units."""
+"""A unit is badly misranked if its two ranks differ by more than this share of the units."""
 
 ROUNDING = 1e-12
-"""Differences that rounding could make."""
+"""Smaller differences may come from rounding."""
 
 KIND_PATTERNS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
-"""Kinds of units, and what their names match."""
+"""For each kind of unit, the pattern that its names match."""
 
 Draws = np.ndarray
 """Scores of the units on one task under bootstrap weights, (1 + draws, units); the first row is the
@@ -64,29 +64,29 @@ class MetricAgreement:
     n_units: int
 
     pearson: Interval | None
-    """Correlation of the true scores over all units and tasks; None where all scores of a metric are equal."""
+    """Correlation of true scores over all units and tasks; None if a metric's scores are equal."""
 
     spearman: Interval | None
-    """Likewise, of the ranks."""
+    """The same for the ranks."""
 
     misranked: Interval
-    """Share of units with another rank by the second metric: low is what is certain, high what is
-    possible.
-    """
+    """Share of units whose rank differs between the metrics. Low is certain, high is possible."""
 
     badly: Interval
-    """The same of ranks that are more than `BADLY` apart."""
+    """The same for ranks that differ by more than `BADLY`."""
 
     variance_ratio: Interval | None
-    """Mean over units of the variance of true scores across tasks, of the first metric divided by
-    that of the second.
+    """Mean over units of the variance of true scores across tasks: the first metric's divided by
+    the second's.
 
     Scores are standardised over all units and tasks of a metric. None for one task, or without
     variance.
     """
 
     p_value: float | None
-    """Two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task."""
+    """p of a two-sided Wilcoxon signed-rank test of these variances, paired by unit; None for one
+    task.
+    """
 
 
 class Comparison(NamedTuple):
@@ -206,10 +206,10 @@ class RankDistances(NamedTuple):
     """
 
     least: np.ndarray
-    """(tasks, units)."""
+    """Lower bounds, (tasks, units)."""
 
     most: np.ndarray
-    """(tasks, units)."""
+    """Upper bounds, (tasks, units)."""
 
     n_misranked: np.ndarray
     """The least number of units with two different ranks, (tasks,)."""

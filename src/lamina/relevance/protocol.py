@@ -42,13 +42,13 @@ class Metric:
     help: ClassVar[str]
 
     adds: ClassVar[bool] = True
-    """Whether the mean of `loss` over samples ranks removals, which searches need."""
+    """Whether the mean of `loss` over samples ranks removals. Searches need this."""
 
     runs: ClassVar[bool] = False
-    """Whether a whole run of layers has a value, which strategy `block` needs."""
+    """Whether a whole run of layers has a value. Strategy `block` needs this."""
 
     remedy: ClassVar[str] = ""
-    """What to write in the configuration where it is undefined; `{calibration}` is the
+    """What to write in the configuration if the metric is undefined; `{calibration}` is the
     calibration's name.
     """
 

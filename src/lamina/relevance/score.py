@@ -25,10 +25,10 @@ class Ranking:
     """
 
     ranks: list[int] | None
-    """1 is the least relevant unit, which is removed first, and the deeper one of equals; None if
-    nothing can rank them.
+    """The rank of each unit; None if nothing can rank them.
 
-    Scores that are not finite come last.
+    Rank 1 is the least relevant unit, which is removed first. Of equal units the deeper one comes
+    first. Scores that are not finite come last.
     """
 
     reason: str | None

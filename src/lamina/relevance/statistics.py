@@ -17,14 +17,14 @@ digits.
 """
 
 TAIL = 0.025
-"""What is left out at either end of a 95 % interval."""
+"""Probability outside each end of a 95 % interval."""
 
 Z95 = 1.959964
-"""Half the width of the 95 % interval of a normal number, in standard errors."""
+"""Half the width of the 95 % interval of a normal variable, in standard errors."""
 
 MIN_SAMPLES = 50
-"""Means of fewer samples have no interval: a loss that lies on a tenth of them may not have been
-seen at all.
+"""A mean of fewer samples has no interval: a loss on a tenth of all documents may be missing from
+them.
 """
 
 IntervalEnds = tuple[np.ndarray, np.ndarray]

@@ -21,31 +21,31 @@ Interval = tuple[float, float, float]
 """Estimate, low end, high end."""
 
 TRIED_CORRELATIONS = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
-"""True correlations that are tried: equal steps of Fisher's z, with both ends."""
+"""True correlations that are tried: equal steps of Fisher's z, and both ends."""
 
 N_TRIAL_DRAWS = 300
-"""Bootstrap draws whose noise is added to the scores of each trial."""
+"""Bootstrap draws whose noise is added to the true scores of each tried correlation."""
 
 TRIED_SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
-"""Sizes of the differences between tasks that are tried, in units of those measured."""
+"""Sizes of the differences between tasks that are tried, as multiples of the measured size."""
 
 LEAST_SHARE = 0.02
-"""A variance is at least so much of what was measured, however large the noise."""
+"""A true variance is at least this share of the measured variance, however large the noise."""
 
 N_TRUTHS = 100
-"""Sets of true scores that are drawn in each way for a reliability."""
+"""Sets of true scores that each of the two methods draws for a reliability."""
 
 N_PAIRS = 20
 """Pairs of rankings that are drawn from each set of true scores."""
 
 N_MAXIMISATIONS = 40
-"""Steps of expectation maximisation."""
+"""Iterations of expectation maximisation."""
 
 ROUNDING = 1e-12
-"""Scores count to twelve digits."""
+"""Smaller relative differences may come from rounding."""
 
 SUFFICIENT_RELIABILITY = 0.8
-"""Reliability from which a ranking is called sure."""
+"""A ranking with at least this reliability is called reliable."""
 
 
 def pearson_correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -147,15 +147,15 @@ class _ScoreConstruction(NamedTuple):
     """True scores with any correlation, as close as possible to two sides of measured ones."""
 
     first_size: float
-    """Length of the first side's centred true scores."""
+    """Norm of the first side's centred true scores."""
 
     second_size: float
 
     along: np.ndarray
-    """Direction that both sides share, (pairs,), of length 1."""
+    """Direction that both sides share, a vector of norm 1, (pairs,)."""
 
     across: np.ndarray
-    """Direction in which they are opposite, (pairs,), of length 1 and orthogonal to `along`."""
+    """Direction in which they are opposite, of norm 1 and orthogonal to `along`, (pairs,)."""
 
     @classmethod
     def around(

@@ -35,14 +35,14 @@ class TokenErrors(TypedDict):
     """
 
     n_heldout: int
-    """Documents, of which copies count once."""
+    """Number of distinct held-out documents."""
     heldout_error_before_stderr: float | None
     heldout_error_stderr: float | None
     mae_before: float
-    """Mean absolute error on held-out samples."""
+    """Mean absolute error on the held-out samples."""
     mae_after: float
     fit_mae_before: float
-    """Mean absolute error on samples of the fit."""
+    """Mean absolute error on the fit samples."""
     fit_mae_after: float
     channel_mae_before: list[float]
     channel_mae_after: list[float]
@@ -64,7 +64,7 @@ class _ErrorSums:
     """Squared errors, summed over channels and over the tokens of a sample, (samples,)."""
     squared_after: torch.Tensor
     squared_output: torch.Tensor
-    """Squares of Y, summed likewise, (samples,)."""
+    """Squares of Y, summed in the same way, (samples,)."""
 
     @classmethod
     def zeros(cls, n_samples: int, channels: int, device: torch.device) -> "_ErrorSums":

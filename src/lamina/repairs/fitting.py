@@ -53,7 +53,7 @@ class FitRequest:
     """The runs of each of these plans, by size."""
     refusals: list[RefusedRun] = field(default_factory=list)
     whole_sizes: list[int] = field(default_factory=list)
-    """Of the plans that only move layers, so that there is nothing to repair."""
+    """Sizes of the plans that only move layers, where there is nothing to repair."""
 
     @property
     def reasons(self) -> dict[int, str]:

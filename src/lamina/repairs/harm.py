@@ -32,7 +32,7 @@ class LossColumns(TypedDict):
     loss_stderr: float | None
     """Standard error of the difference; None for a single document."""
     n_loss: int
-    """Documents."""
+    """Number of documents."""
     hurts: bool
     """Whether the repair raises the loss significantly, by a two-sided 95 % interval."""
 

@@ -17,7 +17,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
 
 Tensors = Mapping[str, torch.Tensor]
-"""What was fitted at one boundary, under the method's own names, as a patch file holds it."""
+"""The tensors fitted at one boundary, as in a patch file, under names that the method chooses."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Fit:
     facts: Mapping[str, Any]
     """Columns of table `patches` that the method fills.
 
-    n_samples, n_tokens and parameters, and where they apply ridge, rank and the relative errors
-    ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the repaired stream, or that of the pruned model in columns `…_before`.
+    These are n_samples, n_tokens and parameters, and if they apply, ridge, rank and the relative
+    errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the repaired stream; in columns `…_before` it is the pruned model's
+    stream.
     """
 
 

@@ -29,10 +29,10 @@ from lamina.repairs.protocol import Fit, Tensors
 
 GRID = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 NO_REPAIR = None
-"""Stands among the weights for the pruned model without a repair."""
+"""Stands for the pruned model without a repair, in place of a weight."""
 
 LossByWeight = dict[float | None, float]
-"""Loss per token on held-out general samples, by weight; without a repair under `NO_REPAIR`."""
+"""Loss per token on held-out general samples, by weight, and by `NO_REPAIR` without a repair."""
 
 
 class WeightColumns(TypedDict):
@@ -46,7 +46,7 @@ class WeightColumns(TypedDict):
     general_kept: bool
     """Whether the loss is within the tolerance."""
     n_general: int
-    """Held-out general samples."""
+    """Number of held-out general samples."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class WeighedGroup:
     """Plans with the same weight."""
 
     sources: list[Source]
-    """What they are fitted on."""
+    """The sources that their repairs are fitted on."""
     fits: dict[Boundary, Fit]
     plan_columns: dict[int, WeightColumns]
-    """By plan size."""
+    """Columns of each plan, by size."""
 
 
 def group_plans(

@@ -67,7 +67,7 @@ class Repairs:
     fold_of_sample: Sequence[int]
     """Fold of each sample of the calibration that is scored."""
     patches: Sequence[Mapping[Boundary, Patch]]
-    """For each fold the patches that score it, which were fitted on the other fold."""
+    """For each fold, the patches that score it. They were fitted on the other fold."""
     n_layers: int
 
     def repair_candidate(self, candidate: Candidate, fold: int) -> Candidate:

@@ -24,11 +24,11 @@ class Loop(_JobOptions):
 
     repair: Options[Repair]
     weights: list[tuple[str, float]]
-    """Weight of a token of each calibration that the repair is fitted on, the variant's own first."""
+    """Token weight of each calibration that the repair is fitted on, the variant's own first."""
     protect: list[int]
     """Layers that are not scored."""
     seed: int
-    """Draws the folds."""
+    """Seed of the random folds."""
 
     @property
     def module(self) -> str:
@@ -52,7 +52,7 @@ class CalibrationSweep:
     sweep: "pa.Table"
     """Its rows of table `sweeps`."""
     chance_accuracy: float
-    """Of the calibration's samples."""
+    """Accuracy of guessing on the calibration's samples."""
     score: str
     """How answers to multiple-choice questions are scored: `acc` or `acc_norm`."""
     weight: float = 1.0

@@ -34,7 +34,7 @@ class Plan:
     calibration: str
     selector: str
     removed: int
-    """The size, in layers' worth of units: those removed less those that run again."""
+    """The size: what the removed units count, minus the layers that run again (`UnitPrices`)."""
     metric: str | None
     strategy: str
     kind: str
@@ -44,12 +44,12 @@ class Plan:
     scores: list[float | None] = field(default_factory=list)
     """Score of each unit when it was removed."""
     accuracy_before: list[float | None] = field(default_factory=list)
-    """On the calibration, before each removal; None where it was not measured."""
+    """Accuracy on the calibration before each removal; None where it was not measured."""
     accuracy_after: list[float | None] = field(default_factory=list)
     refused: str | None = None
-    """Why there is no plan of this size, and what to do; such a plan has no units."""
+    """Why there is no plan of this size, and what to do. Such a plan has no units."""
     replacements: dict[str, Any] = field(default_factory=dict)
-    """Records of the models that layers are taken from, by name."""
+    """Records of the donor models, by name."""
     choice: dict[str, Any] = field(default_factory=dict)
     """What a portfolio chose: the winner's `member` and `repair`, and the losses of the others."""
 
@@ -63,7 +63,7 @@ class StepEvidence:
     current_accuracy: float | None = None
     """Accuracy of the current model on the calibration."""
     accuracies: dict[str, float] = field(default_factory=dict)
-    """On the calibration, after the removal of each unit."""
+    """Accuracy on the calibration after the removal of each unit."""
     distances: dict[tuple[int, int], float] = field(default_factory=dict)
     """Distance between boundaries `start` and `start + span` of the base model, by (start, span)."""
 
@@ -78,7 +78,7 @@ class UnitPrices:
 
     kind: str = "layer"
     attention_share: float = 0.0
-    """Share of the attention in a layer's cost; the MLP has the rest."""
+    """The attention's share of a layer's cost. The rest is the MLP's."""
 
     @property
     def share_by_component(self) -> dict[str, float]:
@@ -127,20 +127,20 @@ class PlanRequest:
     """The request to a strategy: one size of one selector."""
 
     removed: int
-    """The size, in layers' worth of units."""
+    """The size to reach, counted as in `UnitPrices`."""
     kind: str
     n_layers: int
     protected: frozenset[int]
-    """Indices of the layers that stay."""
+    """Indices of the layers that must not be removed."""
     seed: int
     layer_kinds: Sequence[int] = ()
-    """Kind of each layer, if the cut must not shift kinds (`lamina.models.cutting.kinds_by_layer`)."""
+    """Kind of each layer (`lamina.models.cutting.kinds_by_layer`), if kinds must not shift."""
     attention_share: float = 0.0
-    """Share of the attention in a layer's cost."""
+    """The attention's share of a layer's cost."""
     given_layers: Sequence[int] = ()
-    """The layers that the configuration names, negative ones counted from the end."""
+    """The layers that the configuration names. Negative ones are counted from the end."""
     given_edits: Sequence[str] = ()
-    """Edits that the configuration names."""
+    """The edits that the configuration names."""
 
     @property
     def prices(self) -> UnitPrices:

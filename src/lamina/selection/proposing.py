@@ -25,7 +25,7 @@ from lamina.selection.trials import Search, Trials
 from lamina.store import parquet
 
 Proposals = dict[int, dict[str, frozenset[str]]]
-"""Sets of units, by size and by the member that proposes them."""
+"""Sets of units, by size and then by the member that proposes them."""
 
 
 def propose_sets(

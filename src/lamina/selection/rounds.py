@@ -27,7 +27,7 @@ class Round(NamedTuple):
 
     candidates: Sequence[Candidate]
     share: float
-    """Share of the samples that choose, or of those that judge, without those measured before."""
+    """Share of the choosing samples, or of the judging ones, without those measured before."""
     is_judging: bool = False
 
 

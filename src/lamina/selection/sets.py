@@ -38,9 +38,10 @@ class SearchRequest:
     """The inputs of a search for whole sets: the argument of `search_plans`."""
 
     model: PreTrainedModel
-    """The base model, complete."""
+    """The complete base model."""
     calibrations: Mapping[str, CalibrationSamples]
-    """By name: the first compares sets; others judge, or repairs are fitted on them."""
+    """Calibrations by name. The first one compares sets. Others judge, or repairs are fitted on
+    them."""
     selector: Any
     sizes: Sequence[int]
     keys: Mapping[str, Any]
@@ -50,16 +51,16 @@ class SearchRequest:
     token_budget: int | str = "auto"
     """Token budget of one pass: lines × streams × length."""
     loops: Mapping[str, Loop] = field(default_factory=dict)
-    """The repairs by name with which every set is tried."""
+    """The repairs with which every set is tried, by name."""
     donors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What plans record of the models whose layers may replace the model's own, by name."""
+    """What plans record about donors, whose layers may replace the model's own, by name."""
     manifest: Mapping[str, Any] = field(default_factory=dict)
     """Manifest of the model; `units: both` needs its `attention_share`."""
     questions: Any = None
-    """Of the calibration that judges, if sets answer them in writing
+    """Questions of the judging calibration, if sets answer them in writing
     (`lamina.evaluation.written_removals.draw_questions`)."""
     log: Path | None = None
-    """The losses so far: a search that was killed goes on from a log with the same `origin`."""
+    """The losses so far. A killed search continues from a log with the same `origin`."""
     origin: str = ""
 
     @property

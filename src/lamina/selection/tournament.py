@@ -30,10 +30,10 @@ class Entrant:
     """A set of units that competes at one size."""
 
     member: str
-    """Who proposed it."""
+    """The member that proposed the set."""
     units: frozenset[str]
     candidates: Mapping[str, Candidate]
-    """The set by repair, the bare one under `none`."""
+    """The set with each repair, by the repair's name; the bare set under `none`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class JudgeDocuments:
     samples: Sequence[np.ndarray]
     """Indices of the samples of each calibration."""
     weights: Sequence[float]
-    """What the mean loss of each calibration counts."""
+    """Weight of the mean loss of each calibration."""
 
     def select_between(self, start: float, end: float) -> list[np.ndarray]:
         """The samples between two shares of each calibration, at least one per calibration."""
@@ -72,7 +72,7 @@ class MemberResult(TypedDict):
     repair: str
     loss: float
     more: float
-    """How much more than the winner, on the same documents."""
+    """The loss minus the winner's loss on the same documents."""
     n_samples: int
 
 
@@ -82,7 +82,7 @@ class WrittenResult(TypedDict):
     units: list[str]
     repair: str
     right: float
-    """Share of the judging questions."""
+    """Share of the judging questions that it answers right."""
 
 
 class TournamentChoice(TypedDict):
@@ -93,23 +93,23 @@ class TournamentChoice(TypedDict):
     repair: str
     loss: float
     corrected_loss: float
-    """Not flattered by the winner's being the best of many, see `correct_loss`."""
+    """The loss, corrected for the choice of the best of many (`correct_loss`)."""
     n_samples: int
     repairs: dict[str, float]
-    """The loss of the winner with each repair, and bare under `none`."""
+    """The winner's loss with each repair, and bare under `none`."""
     members: dict[str, MemberResult]
     written: NotRequired[list[WrittenResult]]
-    """Of the last sets, bare and with each repair, if written answers decide."""
+    """Results of the last sets, bare and with each repair, if written answers decide."""
     note: NotRequired[str]
 
 
 JudgeAnswers = Callable[[Sequence[Candidate]], np.ndarray]
-"""Gives what candidates answer right in writing, (candidates, questions), 1 or 0."""
+"""Judges the written answers of candidates: 1 if right, else 0, (candidates, questions)."""
 
 FormCandidates = Callable[
     [Iterable[frozenset[str]]], Mapping[frozenset[str], Mapping[str, Candidate]]
 ]
-"""Gives the candidates of sets by repair, bare under `none`. It fits what is not fitted yet."""
+"""Makes the candidates of sets, by repair, the bare ones under `none`. It fits missing repairs."""
 
 
 class Tournament:

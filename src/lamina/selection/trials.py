@@ -51,7 +51,7 @@ class LoggedMeasurement(TypedDict):
     losses: list[list[float]]
     """(candidates, samples); never NaN."""
     layer_tokens: int
-    """What the measurement cost."""
+    """Cost of the measurement."""
 
 
 class TrialLog:
@@ -226,9 +226,9 @@ class Search:
         self.strategy = strategy
         self.trials = trials
         self.sample_indices = sample_indices
-        """Those that may decide the search, ascending."""
+        """Indices of the samples that may decide the search, ascending."""
         self.rows: list[SearchRow] = []
-        """In the order of the comparisons."""
+        """Rows in the order of the comparisons."""
 
     def select_best(
         self,
@@ -300,9 +300,9 @@ class SearchResult:
     sets: Mapping[int, Candidate]
     """The best set of each size."""
     losses: Mapping[int, float]
-    """The mean loss of each of them on the samples of the search."""
+    """The mean loss of each best set on the samples of the search."""
     base_loss: float
-    """That of the base model."""
+    """The mean loss of the base model on the same samples."""
     rows: Sequence[Mapping[str, Any]]
     """Rows of table `searches`, without model, calibration and selector."""
 

@@ -19,7 +19,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, Study
 
 SWITCH = "LAMINA_ADVICE"
-"""An environment variable: `no` where a command wants no advice."""
+"""Environment variable: `no` if a command wants no advice."""
 MAX_NAMED = 3  # keys in a line
 FEWEST_QUESTIONS = 30  # with fewer, the error of an accuracy is 9 points or more
 _LARGEST_FILE = 1 << 20  # bytes of a data file that is read once more for advice

@@ -13,7 +13,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.config.studies import Prune, ReachedSize, Size
 
 MOST_LAYERS = 1000
-"""More than any model has."""
+"""More layers than any model has."""
 
 
 def check_removed(

@@ -17,7 +17,7 @@ class _Asked(NamedTuple):
 
     calibration: str
     option: str
-    """The key with its value that asks for it."""
+    """The key and value that request written answers."""
 
 
 def check_written_answers(config: Configuration, root: Path) -> None:

@@ -29,7 +29,7 @@ class Reply(NamedTuple):
     text: str
     n_tokens: int
     seconds: float
-    """Of the prompt and of what is written."""
+    """Seconds for the prompt and the reply."""
 
 
 class Pair:

@@ -85,9 +85,9 @@ class ReachedSize:
 
     n_removed: int
     left: float
-    """At most, in bytes or parameters, whichever units a plan removes."""
+    """The most that is left, in bytes or parameters, whichever units a plan removes."""
     whole: float
-    """What the base model takes."""
+    """The bytes or parameters of the base model."""
 
 
 def read_percentage(value: object) -> object:
@@ -112,7 +112,7 @@ class Gate(BaseModel):
 
     task: Name
     keep: Annotated[float, Field(gt=0, le=1), _AsPercentage] | None = None
-    """Share of the base model's number."""
+    """Least share of the base model's number."""
     floor: Annotated[float, Field(gt=0), _AsPercentage] | None = None
     """Least value of the task's main metric."""
 

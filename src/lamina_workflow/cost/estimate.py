@@ -67,7 +67,7 @@ class TrainingWork(NamedTuple):
 
     layer_tokens: float
     flops: float
-    """Mean FLOP of a layer-token over the training data."""
+    """Mean FLOP per layer-token of the training data."""
     logit_flops: float
     """FLOP of the output embedding."""
 

@@ -49,7 +49,7 @@ class Stage:
     naive_layer_tokens: float = 0.0
     naive_flops: float = 0.0
     memory: float = 0.0
-    """Bytes of the largest job, above the process and the weights."""
+    """Bytes of the largest job, in addition to the process and the weights."""
     disk: float = 0.0
     """Bytes that all jobs write."""
 

@@ -33,7 +33,7 @@ class MachineSpeed(NamedTuple):
     """FLOP/s of a sweep."""
     start_seconds: forecast.StartSeconds
     n_parallel: int
-    """Jobs at a time."""
+    """Number of jobs that run at a time."""
 
 
 def measure_machine(cores: str) -> MachineSpeed:

@@ -28,7 +28,7 @@ class SearchedModel(NamedTuple):
     token_budget: int
     """Token positions of a pass."""
     attention_share: float = 0.0
-    """Share of the attention in the cost of a layer, where sub-layers are removed."""
+    """The attention's share of a layer's cost, if sub-layers are removed."""
 
 
 class SearchWork(NamedTuple):
@@ -38,7 +38,7 @@ class SearchWork(NamedTuple):
     """Layer-tokens of the engine."""
     naive_layer_tokens: float
     patch_flops: float
-    """FLOP of the fits of its patches."""
+    """FLOP of fitting the patches."""
     logits: Logits
 
 

@@ -47,25 +47,25 @@ class Tokens:
 
     samples: int
     packed: int
-    """In the lines in which the engine packs the rows of a sample."""
+    """Tokens in the lines into which the engine packs the rows of each sample."""
     rows: int
-    """In the distinct inputs of the model, each alone."""
+    """Tokens in the distinct inputs of the model, each run alone."""
     stream: int
-    """In contexts and right answers."""
+    """Tokens in contexts and right answers."""
     longest: int = 0
-    """In the longest packed line."""
+    """Tokens in the longest packed line."""
     scored: int = 0
     """Packed tokens whose logits are needed."""
     lines: tuple[int, ...] = ()
-    """In each packed line, ascending."""
+    """Tokens in each packed line, ascending."""
     answers: int = 0
-    """In right answers to questions, with their stops."""
+    """Tokens in right answers to questions, with their stops."""
     written: int = 0
-    """In those that a model writes itself, token by token."""
+    """Tokens in answers that a model generates token by token."""
     asked: int = 0
-    """In the questions of samples with written answers."""
+    """Tokens in the questions of samples with written answers."""
     longest_written: int = 0
-    """In the longest answers that may be written to them."""
+    """Tokens in written answers, if all have the maximum length."""
 
     @property
     def longest_answer(self) -> int:
@@ -125,7 +125,7 @@ class Logits(NamedTuple):
 
     positions: float
     compared: float = 0.0
-    """Of these, those whose logits are compared with the base model's as well."""
+    """Positions of these whose logits are also compared with the base model's."""
 
 
 def logit_flops(shape: "Shape", logits: Logits) -> float:

@@ -38,7 +38,7 @@ PAPERS = {
     "deeper-layers": "2403.17887",
     "ghosted-layers": "2605.15491",
 }
-"""Names of the configurations, with the number of the paper on arXiv."""
+"""Names of the configurations, with the papers' arXiv numbers."""
 MODEL = "small"
 CONFIGURATION = "config.yaml"
 EXPECTED = "config/papers/expected.csv"
@@ -76,10 +76,10 @@ class PaperRequest:
     studies: tuple[str, ...] = ()
     """Names of the studies that run; empty for all."""
     small: str | None = None
-    """A folder with config.json, or a GGUF file, that takes the place of all models."""
+    """A folder with config.json, or a GGUF file, that replaces all models."""
     data: Path | None = None
-    """With `small`: a folder of questions (`query`, `choices`, `gold` in lines of JSON) and texts;
-    None asks the hub for the paper's own."""
+    """With `small`: a folder of questions (`query`, `choices`, `gold` in lines of JSON) and texts.
+    None to read the paper's own from the hub."""
     n_samples: int = SAMPLES
 
 

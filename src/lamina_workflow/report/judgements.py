@@ -16,7 +16,7 @@ class Judgement(NamedTuple):
     """Which questions the base model and a variant answer right: 1.0, else 0.0."""
 
     questions: str
-    """Name of their file."""
+    """Name of the file of questions."""
     variant: str
     metric: str
     base: list[float]
@@ -33,7 +33,7 @@ class ComparedScores(NamedTuple):
     pruned: str
     difference: str
     kept: str
-    """Whether the variant keeps the share that is asked for."""
+    """Whether the variant keeps the required share."""
 
 
 class KeptShare(NamedTuple):

@@ -44,7 +44,7 @@ SIZE = "layers"  # n attentions alone are a smaller cut than n layers
 
 TaskKey = tuple[str, str, str]  # calibration, task, metric
 DocumentValues = dict[TaskKey, dict[int, float]]
-"""What was measured on each document of each task, or its difference between two selectors."""
+"""The value of each document of each task, or its difference between two selectors."""
 
 
 class DifferenceTest(TypedDict):

@@ -37,7 +37,7 @@ class Verdict:
 
     text: str
     is_significant: bool
-    """Whether they show that it does."""
+    """Whether the documents show that it keeps the share."""
 
 
 def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Verdict:

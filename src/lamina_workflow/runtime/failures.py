@@ -22,7 +22,7 @@ _PROGRESS_BAR = re.compile(r"\d+%\|.*\d+/\d+ \[")
 
 
 FOLDER = "LAMINA_FOLDER"
-"""Variable with the folder of the run, as seen from where its command was given."""
+"""Environment variable: the run's folder, as a path from where the command was given."""
 
 
 def print_first_failure(run_log: str | Path) -> None:

@@ -33,7 +33,7 @@ class SweepSelector:
     name: str
     """`base`, or the name of a selector."""
     plan_calibration: str = ""
-    """The calibration of the plans, if it is not the one that is swept."""
+    """The calibration of the plans, if it differs from the swept one."""
     pass_: str = ""
     """Pass of a sweep of the base model; empty for other sweeps."""
     units: str = ""

@@ -37,7 +37,7 @@ MEASURED_COLUMNS = {
     "calibration accuracy before": "accuracy_before",
     "after": "accuracy_after",
 }
-"""Columns of the table of removed units, and what they are in a plan."""
+"""Columns of the table of removed units, and the plan's keys for them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class BaseSource:
     manifest: Mapping[str, Any]
     """Manifest of the base model: path, source, revision, dtype, …"""
     plan: Mapping[str, Any]
-    """As JSON gives it."""
+    """The plan, as its JSON file holds it."""
     benchmarks: Sequence[Mapping[str, Any]] = ()
     """Rows of table `benchmarks`, of this variant and of the base model."""
 
@@ -72,21 +72,21 @@ class Facts(BaseSource):
     base_metadata: Mapping[str, Any]
     """The metadata block of the base model's card."""
     has_lookahead_heads: bool
-    """Whether the base model has heads for tokens further ahead, which no export holds."""
+    """Whether the base model has multi-token prediction heads, which no export contains."""
     base_class: str
-    """The class of transformers that loads the base model."""
+    """The transformers class that loads the base model."""
     vllm_obstacle: str
     """Why vLLM cannot run the code of the export; empty if it can."""
     family: str
-    """Type of the decoder, as config.json names it."""
+    """`model_type` of the decoder, as in config.json."""
     visits: Sequence[Visit]
-    """The layers that run, in base numbering."""
+    """The layers that run, numbered as in the base model."""
     has_damped_layers: bool
     """Whether layers that run again are damped."""
     layer_kinds: Sequence[int]
     """Kind of each layer of the base model (`lamina.models.cutting.kinds_by_layer`)."""
     base_gguf_bytes: int | None
-    """Bytes of the GGUF file that is the base model; None if it is not one."""
+    """Bytes of the base model's GGUF file; None if it is not one."""
     weights_bytes: int
     """Bytes of the exported weights."""
 

@@ -27,13 +27,13 @@ class ExportTraits:
     decoder: str
     """The `model_type` of the decoder."""
     has_code: bool
-    """Whether it brings its own code, for patches of the stream."""
+    """Whether the export has its own code, which applies patches to the stream."""
     shifts_kinds: bool
-    """Whether a layer stands where the base model has one of another kind."""
+    """Whether some layer differs in kind from the base model's layer at the same index."""
     lacks_attention: bool
-    """Whether a layer is left without its attention; in a stock export it is there, as zeros."""
+    """Whether a layer lacks its attention. A stock export keeps it there with zero weights."""
     runs_code_in_vllm: bool
-    """Whether vLLM can run code beside the base model."""
+    """Whether vLLM can run an export of this base model that has code."""
 
 
 def list_runtimes(traits: ExportTraits) -> tuple[str, ...]:

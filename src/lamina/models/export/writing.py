@@ -29,7 +29,7 @@ from lamina.options.repairs import Repair
 TOLERANCE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
 MapsByLayer = dict[int, nn.Module | str]
-"""The map of each layer that has an MLP, or the reason why there is none."""
+"""The linear map of each layer that has an MLP, or the reason why there is none."""
 
 _known_maps: "WeakKeyDictionary[PreTrainedModel, MapsByLayer]" = WeakKeyDictionary()
 

@@ -7,7 +7,7 @@ from lamina.relevance.protocol import Metric
 from lamina.relevance.statistics import IntervalEnds, jeffreys_interval
 
 MANY_CHANGES = 30
-"""So many samples with a changed token are enough for a bootstrap."""
+"""Number of samples with a changed token that is enough for a bootstrap."""
 
 
 class OutputCosine(Metric):

@@ -42,7 +42,7 @@ class Cluster:
 
     layers: list[int]
     removable: list[int]
-    """Those that are not protected, the layer with the least distance between its ends first."""
+    """Layers that are not protected. The layer whose ends are the least distant comes first."""
     weight: float
     """(layers - 1) · mean similarity of two layers."""
     removed: list[int] = field(default_factory=list)

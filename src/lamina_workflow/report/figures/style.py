@@ -72,9 +72,9 @@ METRIC_LABELS = {
 }
 
 Rows = list[dict[str, Any]]
-"""What a figure draws: the answer to its query, by column."""
+"""The rows that a figure draws, by column: the answer to its query."""
 LineStyle = dict[str, Any]
-"""How a line and its markers look, as keyword arguments of matplotlib."""
+"""Keyword arguments of matplotlib for a line and its markers."""
 LegendEntry = tuple[str, LineStyle | Artist]
 """A name, and the look of its line or the artist to show."""
 
