@@ -83,10 +83,11 @@ def measure(arguments: Namespace) -> None:
     candidates = [Candidate(), *(Candidate(frozenset({edit})) for edit in edits)]
     n_measured = {"calibration": arguments.choosing, "test": arguments.others}
     label = f"{name}-{task}-{len(edits)}"
+    part = f"+{arguments.part}" if arguments.part else ""
     choosing, others = prepare_questions(base, task, data, n_measured)
     FOLDER.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
-        FOLDER / f"{name}-{task}.npz",
+        FOLDER / f"{name}-{task}{part}.npz",
         edits=np.array(edits),
         choosing=measure_part(base, choosing, candidates, f"{label}-choosing"),
         others=measure_part(base, others, candidates, f"{label}-others"),
@@ -149,7 +150,7 @@ class Measured:
 
     def __init__(self, file: Path) -> None:
         arrays = np.load(file)
-        self.name, self.task = file.stem.rsplit("-", 1)
+        self.name, self.task = file.stem.partition("+")[0].rsplit("-", 1)
         self.edits = [str(edit) for edit in arrays["edits"]]
         self.choosing, self.others = arrays["choosing"], arrays["others"]
         self.base_accuracy = 1 - float(self.others[0, 0].mean())
@@ -320,6 +321,7 @@ def parse_arguments() -> Namespace:
     measuring.add_argument("--longest", type=int, default=1)
     measuring.add_argument("--plain", action="store_true", help="without damping")
     measuring.add_argument("--edits", nargs="*", help="these alone, such as 25x2 12-14x2~")
+    measuring.add_argument("--part", help="keep them in a file of their own, of this name")
     measuring.add_argument("--choosing", type=int, default=N_DRAWN["calibration"])
     measuring.add_argument("--others", type=int, default=N_DRAWN["test"])
     return parser.parse_args()
