@@ -2,11 +2,11 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_test_scores_go_as_healing_goes_on.sql
 --
--- One row per healed variant, own task and pass over the training data whose weights were tested
+-- One row per healed variant, own task and epoch whose weights were tested
 -- (`checkpoints` of a healing) [arXiv 2605.14075, figure 21].
--- epoch, step    the pass, and the optimiser steps up to its end; 0 is the variant before healing
--- tested         the healing whose weights these are; none for pass 0
--- chosen         whether validation documents chose this pass: no test document did
+-- epoch, step    the epoch, and the optimiser steps up to its end; 0 is the variant before healing
+-- tested         the healing whose weights these are; none for epoch 0
+-- chosen         whether validation documents chose this epoch: no test document did
 -- value          over n_samples test documents, with its standard error
 -- base_value     that of the base model
 -- Empty where no healing of a study has `checkpoints`.
