@@ -142,7 +142,7 @@ def write_study(
     if folder is None:
         folder = default_folder(request.source)
     _write_files(folder, file_name, prepared)
-    location = f"The study is {folder}/{file_name}. To change it: edit it, then lamina run."
+    location = f"The study is {folder}/{file_name}. To change it, edit it and run lamina run."
     return PruneStudy(folder, [*removal_notes, *prepared.notes, location])
 
 
@@ -175,15 +175,15 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
         files |= _split_text(documents, request, notes)
     else:
         notes.append(
-            "Without --text, nothing guards general language: what is chosen and repaired for your "
-            "task may ruin other text, and it is not measured."
+            "Without --text, general language is neither protected nor measured: what is chosen "
+            "and repaired for your task may ruin other text."
         )
 
     if request.has_task and seems_conversational(request.source, Path.cwd()):
         notes.append(
-            f"{request.source} is by its name a model for conversations, but questions are asked "
-            "without its chat template. If you use it with one, add chat_template: true to the model "
-            f"in {CONFIGURATION}, and run lamina run there."
+            f"By its name, {request.source} is a chat model, but questions are asked without its "
+            "chat template. If you use it with the template, add chat_template: true to the model "
+            f"in {CONFIGURATION}, and run lamina run in that folder."
         )
     configuration = describe_study(request)
     if request.n_samples is not None:
@@ -308,8 +308,8 @@ def _describe_removal(request: PruneRequest) -> list[str]:
             f"--remove {request.remove}: the model has {n_layers} layers, of which at most "
             f"{n_layers - 1} can go. For a share of them, write {request.remove}%."
         )
-    listed = " and ".join(map(str, dict.fromkeys(numbers)))
-    return [f"Variants without {listed} of the {n_layers} layers are made."]
+    listed = " or ".join(map(str, dict.fromkeys(numbers)))
+    return [f"Each variant removes {listed} of the {n_layers} layers."]
 
 
 def _check_study(request: PruneRequest, prepared: PreparedStudy) -> None:
@@ -379,8 +379,8 @@ def _split_questions(
     )
     if min(n_choosing, len(test)) < FEWEST_QUESTIONS:
         notes.append(
-            f"Fewer than {FEWEST_QUESTIONS} questions choose and test hardly better than chance. Give "
-            f"at least {ENOUGH_QUESTIONS} in all, better a few hundred."
+            f"Fewer than {FEWEST_QUESTIONS} questions choose and test little better than chance. "
+            f"Give at least {ENOUGH_QUESTIONS} in all, preferably a few hundred."
         )
     return {QUESTIONS_THAT_CHOOSE: choose[:MOST_QUESTIONS], QUESTIONS_THAT_TEST: test}
 

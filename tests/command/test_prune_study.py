@@ -102,7 +102,7 @@ def test_the_same_command_finds_its_study_and_an_edited_one_is_kept(workplace: P
 
 def test_the_layers_that_go_are_counted_before_anything_is_written(workplace: Path) -> None:
     study = write_study(request(remove="50%"))
-    assert re.search(r"Variants without \d+ and \d+ of the \d+ layers are made\.", study.notes[0])
+    assert re.search(r"Each variant removes \d+ or \d+ of the \d+ layers\.", study.notes[0])
 
     with pytest.raises(LaminaError, match="--remove 100: the model has .* For a share .* 100%"):
         write_study(request(remove="100"), Path("other"))

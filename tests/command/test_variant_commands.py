@@ -184,7 +184,7 @@ def test_an_export_is_pushed_to_a_private_repository(
     done = push(hub, tmp_path, "lab/smaller", "private")
 
     assert done.returncode == 0, done.stderr
-    assert "is made, private." in done.stdout
+    assert "This repository is new and will be private." in done.stdout
     assert f"{hub.address}/lab/smaller" in done.stdout
     repository = hub.repositories["models", "lab/smaller"]
     assert repository.is_private
@@ -201,7 +201,7 @@ def test_a_repository_that_exists_keeps_who_can_read_it(
 
     done = push(hub, tmp_path, "lab/smaller", "private")
 
-    assert "exists and is public: everybody can read it" in done.stdout
+    assert "This repository exists and is public: anyone can read it" in done.stdout
 
 
 def test_without_a_token_nothing_is_pushed(hub: Hub, export: Path, tmp_path: Path) -> None:

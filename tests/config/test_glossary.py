@@ -57,5 +57,5 @@ def test_a_selector_says_what_repairs_in_its_loop_and_what_it_scores_on_as_well(
 
     sentences = glossary.describe_entry(Selector.from_options(options))
 
-    assert "While units are scored, kept is in place." in sentences
-    assert "scored on prose (weight 0.5) as well" in sentences
+    assert "Repair kept is in place while units are scored." in sentences
+    assert "also scored on prose (weight 0.5)" in sentences

@@ -42,10 +42,10 @@ def test_without_a_gpu_times_are_those_of_this_machine(
     forecast.main([cost_file, "--jobs", "11"])
     output = capsys.readouterr().out
     assert "1.67 min" in output
-    assert "at the 0.05 TFLOP/s of the study's own model" in output
+    assert "at 0.05 TFLOP/s, measured with the study's own model" in output
     assert "3 GB" in output
     # One sweep of 100 s; of 14 s of starts, two at a time.
-    assert "11 jobs are left to run, which takes about 1.78 min with 2 at a time." in output
+    assert "11 jobs are left to run. They take about 1.78 min with 2 at a time." in output
 
 
 def test_a_study_that_is_done_has_nothing_left(
@@ -63,7 +63,7 @@ def test_with_a_gpu_times_are_those_of_one_device(
 ) -> None:
     monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: ["0"])
     forecast.main([cost_file])
-    assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
+    assert "Times are for one device at 100 TFLOP/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

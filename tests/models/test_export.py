@@ -337,11 +337,11 @@ def test_the_card_warns_where_layers_change_their_kinds(
     layer_types = json.loads((folder / "config.json").read_text())["layer_types"]
     assert layer_types != ALTERNATING[: len(layer_types)]
     card = (folder / "README.md").read_text()
-    assert "this cut shifts them: layer 3 is of another kind" in card
+    assert "this cut shifts them. Layer 3 differs in kind from layer 3 of" in card
     assert "convert_hf" not in card
     assert "prune-layers" not in card
     assert ("vllm serve" in card) == vllm_follows
-    assert ("Not to llama.cpp or vLLM" in card) == (not vllm_follows)
+    assert ("Not with llama.cpp or vLLM" in card) == (not vllm_follows)
 
 
 def attend_like_vllm(

@@ -321,7 +321,7 @@ def test_the_report_says_which_repairs_hurt(two_models: Path, tmp_path: Path) ->
     (sentence,) = harm_sentences(open_report(two_models, tmp_path, [2]))
 
     assert sentence.startswith(
-        "A repair hurt on held-out documents of its calibration, and none is"
+        "Repairs that hurt on held-out documents of their calibration, so that they are not"
     )
     assert "(1 to 1.5 nats per token, n = 20)" in sentence
     assert not harm_sentences(open_report(two_models, tmp_path, []))

@@ -184,7 +184,7 @@ def test_a_run_compared_with_itself_says_that_nothing_could_move(tmp_path: Path)
 
     lines = list(compare.summarise_comparisons(compare.compare_folders(folder, folder)))
 
-    assert lines[0] == "A and B hold the same 4 numbers: nothing could move"
+    assert lines[0] == "A and B hold the same 4 numbers, so nothing could move"
 
 
 def test_two_runs_that_differ_are_not_said_to_hold_the_same_numbers(tmp_path: Path) -> None:

@@ -546,4 +546,4 @@ def test_written_answers_are_compared_with_choices(written_answers):
     assert row["written_kept"] == 0.5
     # Independent tests: relative errors add in squares.
     assert row["written_kept_stderr"] == pytest.approx(0.5 * (0.2**2 + 0.2**2) ** 0.5)
-    assert sentence.endswith("writes them itself: no repair 50 % and 50 % (n = 1 variants).")
+    assert sentence.endswith("are written: no repair 50 % and 50 % (n = 1 variants).")

@@ -282,10 +282,10 @@ def test_of_many_pairs_the_significant_ones_are_drawn_and_the_caption_says_so(
     ]
     connection.execute(f"CREATE TABLE made_up AS {' UNION ALL '.join(selections)}")
     connection.execute("DROP VIEW dissociations; ALTER TABLE made_up RENAME TO dissociations")
-    assert "Drawn are" not in draw_figure("dissociations", connection).caption
+    assert "pairs are drawn" not in draw_figure("dissociations", connection).caption
 
     monkeypatch.setattr(dissociations, "MAX_PAIRS", 1)
     drawing = draw_figure("dissociations", connection)
-    assert "Drawn are 1 of 3 pairs" in drawing.caption
+    assert "Only 1 of 3 pairs are drawn" in drawing.caption
     labels = drawing.figure.axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["recall − medium"]

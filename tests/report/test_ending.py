@@ -144,7 +144,7 @@ def test_handles_and_numbers_survive_a_narrow_terminal(
 
 def list_table_lines(tables: Path) -> list[str]:
     """The lines that are printed before the note."""
-    return print_table(tables).partition("Weights: ")[0].splitlines()
+    return print_table(tables).partition("weights: ")[0].splitlines()
 
 
 def print_table(tables: Path) -> str:
@@ -217,5 +217,5 @@ def test_a_study_that_prunes_nothing_names_the_layers_that_can_go(tmp_path: Path
     removable.sort(key=lambda row: (row["score"], -row["layer"]))
     layers = ", ".join(str(row["layer"]) for row in removable[:5]) or "none"
     assert f"on recall: {layers}" in layer_line
-    assert f"of {len(relevance)} layers can go" in layer_line
+    assert f"of {len(relevance)} layers can be removed" in layer_line
     assert report_line.startswith("report")

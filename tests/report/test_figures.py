@@ -406,7 +406,7 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
         database.connect_views(VIEWS, tmp_path.glob("*.parquet"))
     )
     losses = "weak with 2 removed by s on c: 5.960 to 5.931 in 12 steps"
-    assert f"{losses}, the learning rate rising over 1." in sentence
+    assert f"{losses}, 1 of them warm-up." in sentence
     assert "strong" not in sentence
 
 

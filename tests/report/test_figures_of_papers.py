@@ -113,7 +113,7 @@ def test_the_confusion_of_ranks_counts_every_unit_once(
     distances = abs(ranks["accuracy"] - ranks["cosine"])
     misranked = (distances > 0).mean()
     badly = (distances > n_units / 4).mean()
-    assert f"{100 * misranked:.0f} % have another rank, {100 * badly:.0f} % one" in drawing.caption
+    assert f"{100 * misranked:.0f} % differ in rank, {100 * badly:.0f} % by more" in drawing.caption
     assert "21 units of 3 calibrations, n = 210 samples" in drawing.caption
 
 
@@ -153,7 +153,7 @@ def test_the_drawn_confusion_has_the_shares_of_table_agreements(tmp_path: Path) 
         )
     write_tables(tmp_path, relevance=rows, agreements=agreements, models=[{"model": "m"}])
     caption = draw("rank_confusion", tmp_path).caption
-    assert "50 % (95 % bounds 25 to 100 %) have another rank, 0 % one" in caption
+    assert "50 % (95 % bounds 25 to 100 %) differ in rank, 0 % by more" in caption
 
 
 def relevance_row(metric: str, selector: str, step: int, layer: int, score: float) -> Row:
@@ -371,7 +371,7 @@ def test_errors_at_a_boundary_are_means_of_channels_in_the_order_without_repair(
         np.testing.assert_allclose(drawn, expected)
     assert "ghost: 0.500 ± 0.020 → 0.250 ± 0.039" in axes.texts[0].get_text()
     assert "n = 33" in drawing.caption
-    assert "the mean of up to 4" in drawing.caption
+    assert "each point averages up to 4" in drawing.caption
 
 
 def test_repairs_held_against_other_documents_have_a_bare_line_each(tmp_path: Path) -> None:

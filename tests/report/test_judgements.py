@@ -1,5 +1,6 @@
 """Whether a variant keeps the share of the base model's score that was asked for."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,11 +73,11 @@ def test_enough_questions_answer_yes_or_no_and_few_cannot_tell() -> None:
     assert "score: yes, it keeps 99.9 % [" in describe_kept(*answer(780, 10, 9, 201))
     assert "score: no, it keeps 60.0 % [" in describe_kept(*answer(45, 35, 3, 17))
     undecided = describe_kept(*answer(31, 1, 0, 8))
-    assert "cannot be told from 40 questions, it keeps 96.9 % [" in undecided
-    assert "; ask about " in undecided
+    assert ": 40 questions cannot decide, it keeps 96.9 % [" in undecided
+    assert re.search(r"; about [\d,]+ would$", undecided)
 
 
 def test_nothing_is_kept_of_a_base_model_that_guesses() -> None:
     kept = describe_kept(*answer(20, 5, 5, 20), chance=0.5)
 
-    assert "cannot be told, for 50 questions do not show that the base model is above" in kept
+    assert "unknown, because 50 questions do not show that the base model is above" in kept

@@ -81,7 +81,7 @@ def test_a_more_reliable_metric_is_named_by_its_agreement_within_the_task(tmp_pa
     assert row["other_spearman"] == pytest.approx(correlation)
     assert row["other_low"] == pytest.approx(low)
     assert row["other_high"] == pytest.approx(high)
-    assert "perplexity has 0.90 from the same samples" in sentence
+    assert "On the same samples, perplexity has 0.90" in sentence
     assert f"(rank correlation {correlation:.2f} [{low:.2f}, {high:.2f}])" in sentence
 
 

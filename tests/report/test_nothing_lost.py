@@ -29,7 +29,7 @@ def describe_recovered(folder: Path, n_right_bare: int) -> str:
 
 
 def test_where_nothing_was_lost_no_share_of_it_is_named(tmp_path: Path) -> None:
-    assert describe_recovered(tmp_path, 80) == "−3.0 points; without it, nothing was lost"
+    assert describe_recovered(tmp_path, 80) == "−3.0 points; pruning had cost nothing"
 
 
 def test_what_was_lost_stands_beside_what_a_repair_recovered(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ def test_pruning_curves_show_replicates_as_their_mean(
     legend = [text.get_text() for text in drawing.figure.legends[0].get_texts()]
     assert titles == ["facts", "recall"]
     assert "some (mean of 6)" in legend
-    assert "replicates (n = 2 to 6 draws)" in drawing.caption
+    assert "Replicates (n = 2 to 6 draws)" in drawing.caption
 
 
 def test_a_group_of_selectors_and_its_members_have_a_style(
@@ -267,6 +267,6 @@ def test_the_report_says_how_much_depends_on_the_draw(
 
     means = answers.query_rows(connection, "FROM relevance_means WHERE metric = 'accuracy'")
     spread = np.median([mean["spread"] for mean in means])
-    of_scores = f"standard deviation of {spread:.3f} from draw to draw in the median of 4 layers"
+    of_scores = f"standard deviation of {spread:.3f} (median of 4 layers)"
     assert of_scores in sentences[0]
     assert any(sentence.startswith("some on recall, drawn 6 times") for sentence in sentences)

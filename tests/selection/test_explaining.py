@@ -51,7 +51,7 @@ def test_a_portfolio_names_its_winner_and_how_far_behind_the_others_were() -> No
     assert "1.805 nats with repair ghost_mixed; the base model's is 1.500" in lines[3]
     assert "The same set without a repair: 2.682." in lines
     assert (
-        "block proposed layers 4, 5: without a repair, its loss is 0.114 more (n = 100)." in lines
+        "block proposed layers 4, 5: without a repair, its loss is 0.114 higher (n = 100)." in lines
     )
     assert "cosine proposed the same set." in lines
     own_words = {"member", "judge", "tournament"}
@@ -63,7 +63,7 @@ def test_a_plan_of_size_0_says_what_runs_again() -> None:
 
     lines = explain_plan(plan)
 
-    assert lines[0].endswith("how m is changed at size 0, counted in layers: as many layers.")
+    assert lines[0].endswith("how to change m at size 0, counted in layers: as many layers.")
     assert lines[1:] == ["It removes layer 9, runs layers 4 to 5 twice (damped)."]
 
 
@@ -85,9 +85,9 @@ def test_an_iterative_plan_has_a_line_for_each_removal() -> None:
     )
 
     assert explain_plan(plan)[2:] == [
-        "Layer 4: accuracy gave it the relevance 0.1749; accuracy on the calibration went from "
-        "0.982 to 0.854 without it.",
-        "Layer 7: accuracy gave it the relevance 0.2.",
+        "Layer 4: its relevance by accuracy is 0.1749; without it, accuracy on the calibration "
+        "went from 0.982 to 0.854.",
+        "Layer 7: its relevance by accuracy is 0.2.",
     ]
 
 

@@ -12,7 +12,7 @@ def explain_plan(plan: Plan) -> list[str]:
     """What was chosen, by which selector and on what evidence, one sentence per line."""
     asked = (
         f"Selector {plan.selector} (strategy {plan.strategy}) chose on calibration "
-        f"{plan.calibration} how {plan.model} is changed at size {plan.removed}, counted in layers: "
+        f"{plan.calibration} how to change {plan.model} at size {plan.removed}, counted in layers: "
         f"{describe_size(plan.removed)}."
     )
     if plan.refused:
@@ -31,13 +31,13 @@ def _explain_tournament(plan: Plan) -> list[str]:
     repair = _describe_repair(choice["repair"])
     origin = f"{choice['member']} proposed this set"
     if choice["member"] == EXCHANGE:
-        origin = "This set is another good one of which one layer was exchanged for another"
+        origin = "This set is another good set in which one layer was exchanged for another"
     lines = [
-        "Several ways to choose proposed sets of layers. The sets were compared as wholes, on "
-        "documents that had proposed none of them.",
+        "Several methods proposed sets of layers. The sets were compared as wholes, on documents "
+        "that no method had used to propose them.",
         f"{origin}. On {choice['n_samples']} such documents, its loss is {choice['loss']:.3f} nats "
         f"{repair}; the base model's is {choice['base_loss']:.3f}. It was the best of several, so "
-        "expect a larger one on other documents.",
+        "expect a higher loss on other documents.",
     ]
     for name, loss in choice["repairs"].items():
         if name != choice["repair"]:
@@ -48,14 +48,14 @@ def _explain_tournament(plan: Plan) -> list[str]:
             continue
         lines.append(
             f"{name} proposed {_list_units(member['units'])}: "
-            f"{_describe_repair(member['repair'])}, its loss is {member['more']:.3f} more "
+            f"{_describe_repair(member['repair'])}, its loss is {member['more']:.3f} higher "
             f"(n = {member['n_samples']})."
         )
     for result in choice.get("written", []):
         lines.append(
             f"Without {_list_units(result['units'])}, {_describe_repair(result['repair'])}, "
-            f"{100 * result['right']:.1f} % of the answers to these documents are written right, which "
-            "decided."
+            f"{100 * result['right']:.1f} % of the written answers to these documents are right. "
+            "This decided."
         )
     if "note" in choice:
         lines.append(choice["note"])
@@ -82,10 +82,10 @@ def _explain_removals(plan: Plan) -> list[str]:
     for unit, score, accuracy_before, accuracy_after in steps:
         if score is None or not is_removal(unit):
             continue
-        line = f"Layer {unit}: {plan.metric} gave it the relevance {score:.4g}"
+        line = f"Layer {unit}: its relevance by {plan.metric} is {score:.4g}"
         if accuracy_before is not None and accuracy_after is not None:
-            line += f"; accuracy on the calibration went from {accuracy_before:.3f} to "
-            line += f"{accuracy_after:.3f} without it"
+            line += f"; without it, accuracy on the calibration went from {accuracy_before:.3f} to "
+            line += f"{accuracy_after:.3f}"
         lines.append(f"{line}.")
     return lines
 

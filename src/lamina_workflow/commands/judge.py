@@ -147,7 +147,7 @@ def describe_judgement(judgement: Judgement, is_new: bool, keep: float) -> list[
         f"keeps        {scores.kept}",
     ]
     if is_new:
-        lines.append("The next `lamina run` puts this into the report.")
+        lines.append("The next `lamina run` adds this to the report.")
     else:
-        lines.append("These questions were measured before; this is that result.")
+        lines.append("These questions were measured before; this is the earlier result.")
     return lines

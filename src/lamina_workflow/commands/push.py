@@ -42,11 +42,11 @@ class Upload:
         """What would be uploaded to which repository, and who could read it."""
         files = [path for path in folder.rglob("*") if path.is_file()]
         size = format_bytes(sum(path.stat().st_size for path in files))
-        visibility = "private" if self.is_private else "public: everybody can read it"
-        state = "exists and is" if self.exists else "is made,"
+        visibility = "private" if self.is_private else "public: anyone can read it"
+        state = "exists and is" if self.exists else "is new and will be"
         return (
             f"{len(files)} files ({size}) of {folder} go to {self._api.endpoint}/"
-            f"{self.repository}, which {state} {visibility}."
+            f"{self.repository}. This repository {state} {visibility}."
         )
 
     def run(self, folder: Path, message: str) -> str:

@@ -168,9 +168,9 @@ def describe_remaining(
     seconds += max(0, n_jobs - n_computing) * start_seconds.without_model
     left = format_duration(run_beside(seconds, longest_seconds, n_parallel))
     return (
-        f"{n_jobs:,} jobs are left to run, which takes about {left} with {n_parallel} at a time. "
-        f"Starting takes {start_seconds.with_model:.1f} s of each job, "
-        f"{start_seconds.without_model:.1f} s where no model is loaded."
+        f"{n_jobs:,} jobs are left to run. They take about {left} with {n_parallel} at a time. "
+        f"Each job takes {start_seconds.with_model:.1f} s to start, or "
+        f"{start_seconds.without_model:.1f} s if it loads no model."
     )
 
 
@@ -285,16 +285,15 @@ def main(arguments: Iterable[str] | None = None) -> None:
         rate = measured_rate
         n_threads = resources.threads_of_job(os.cpu_count())
         message = (
-            "Times of one job after the other on this machine, each with "
-            f"{n_threads} of its {os.cpu_count()} cores, at the "
-            f"{rate / TERA:.2g} TFLOP/s of the study's own model. RATE=100 (lamina: --rate 100) is a "
-            "GPU's."
+            "Times are for one job after another on this machine, each on "
+            f"{n_threads} of its {os.cpu_count()} cores, at {rate / TERA:.2g} TFLOP/s, measured "
+            "with the study's own model. For a GPU, use RATE=100 (lamina: --rate 100)."
         )
     else:
         rate = (asked_rate or GPU_RATE) * TERA
         message = (
-            f"Times of one device at {rate / TERA:g} TFLOP/s. CALIBRATE=1 (lamina: --calibrate) "
-            "measures this machine instead."
+            f"Times are for one device at {rate / TERA:g} TFLOP/s. "
+            "CALIBRATE=1 (lamina: --calibrate) measures this machine instead."
         )
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
     seconds = sum(stage.flops for stage in stages.values()) / rate
@@ -305,8 +304,9 @@ def main(arguments: Iterable[str] | None = None) -> None:
     start_seconds = n_computing * starts.with_model + n_other * starts.without_model
     print(format_table(stages, rate, n_other, start_seconds), "", message, sep="\n")
     print(
-        "Memory: of the largest job, above the process and the weights. Disk: at most, without "
-        "downloaded models. Starts: of all jobs, and the jobs that compute with no model."
+        "Memory: of the largest job, in addition to the process and the weights. Disk: at most, "
+        "without downloaded models. Starts: number of jobs that load no model, and the time that "
+        "all jobs take to start."
     )
 
     n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1

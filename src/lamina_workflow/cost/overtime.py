@@ -19,13 +19,13 @@ def describe_overtime(minutes: float, seconds: float, load: float) -> list[str]:
         return []
     lines = [
         f"over time     The run took {format_duration(seconds)}, "
-        f"{format_duration(seconds_over)} more than --minutes {minutes:g}. What each job took is in "
-        "table jobs."
+        f"{format_duration(seconds_over)} more than --minutes {minutes:g}. Table jobs has the "
+        "time of each job."
     ]
     n_cores = os.cpu_count() or 1
     if load > BUSY_FACTOR * n_cores:
         lines.append(
-            f"              The machine was busy: at the end, {load:.1f} processes shared its "
-            f"{n_cores} cores."
+            f"              The machine was busy: in the last 15 minutes, on average {load:.1f} "
+            f"processes shared its {n_cores} cores."
         )
     return lines

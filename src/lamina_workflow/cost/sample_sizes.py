@@ -112,10 +112,10 @@ def describe_choice(
     """
     samples = f"at most {chosen.n_samples} questions and documents"
     if len(forecasts) == 1 or (n_given is not None and n_given <= chosen.n_samples):
-        samples = "all questions and documents that are split off for it"
+        samples = "all questions and documents that are not held out for testing"
     sentence = (
-        f"--minutes {minutes:g}: {samples} choose, which takes about "
-        f"{forecast.format_duration(chosen.seconds)} here by the forecast"
+        f"--minutes {minutes:g}: {samples} choose. By the forecast, this takes about "
+        f"{forecast.format_duration(chosen.seconds)} here"
     )
     larger = [size for size in forecasts if size.n_samples > chosen.n_samples]
     if not larger:

@@ -1,4 +1,4 @@
-"""What a reader should know before trusting the results: the topic "With care" of the report.
+"""What a reader should know before trusting the results: the topic "Cautions" of the report.
 
 Each function returns its sentences, or none if there is nothing to say.
 """
@@ -41,11 +41,11 @@ def list_harmful_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
     sentences = []
     if harmed_variants:
-        sentences.append(f"A repair hurt: {_list_first(harmed_variants)}.")
+        sentences.append(f"Repairs that hurt: {_list_first(harmed_variants)}.")
     if harmed_heldout:
         sentences.append(
-            "A repair hurt on held-out documents of its calibration, and none is recommended: "
-            f"{_list_first(harmed_heldout)}."
+            "Repairs that hurt on held-out documents of their calibration, so that they are not "
+            f"recommended: {_list_first(harmed_heldout)}."
         )
     return sentences
 
@@ -95,10 +95,10 @@ def list_likelier_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
     if not examples:
         return []
     return [
-        f"Smaller models lose less than the base model on documents that judged: "
-        f"{_list_first(examples)}. These are not written as the base model writes, so that a lower "
-        "loss need not mean a better model. Where answers are written, list strategy: block beside "
-        "these selectors and test what is written."
+        f"Smaller models have a lower loss than the base model on judge documents: "
+        f"{_list_first(examples)}. The base model does not write like these documents, so a lower "
+        "loss need not mean a better model. If answers are to be written, also list a selector "
+        "with strategy: block, and test written answers."
     ]
 
 
@@ -126,11 +126,11 @@ def list_ineffective_healings(connection: duckdb.DuckDBPyConnection) -> list[str
             examples.append(
                 f"{format_repair(first_row['repair'], first_row['healing'])} with "
                 f"{_name_removal(first_row)}: {first_loss:.3f} to {last_loss:.3f} in "
-                f"{len(step_losses)} steps, the learning rate rising over {peak_step}"
+                f"{len(step_losses)} steps, {peak_step} of them warm-up"
             )
     if not examples:
         return []
-    return [f"A healing did not change the loss significantly: {_list_first(examples)}."]
+    return [f"Healings without a significant drop of the validation loss: {_list_first(examples)}."]
 
 
 def _list_first(examples: Sequence[str]) -> str:
@@ -153,19 +153,19 @@ def describe_reliability(connection: duckdb.DuckDBPyConnection) -> list[str]:
         n_reliable = sum(row["value"] >= SUFFICIENT_RELIABILITY for row in model_rows)
         least_reliable = model_rows[0]  # the answer lists it first
         sentence = (
-            f"{model}: a ranking of layers by accuracy is reliable (Spearman's correlation with "
-            f"one from other samples is {SUFFICIENT_RELIABILITY:.2f} or more) on {n_reliable} of "
-            f"{len(model_rows)} calibrations. The least reliable is "
+            f"{model}: the ranking of layers by accuracy is reliable (Spearman's correlation with "
+            f"a ranking by other samples is at least {SUFFICIENT_RELIABILITY:.2f}) on {n_reliable} "
+            f"of {len(model_rows)} calibrations. The least reliable is "
             f"{least_reliable['calibration']}: {least_reliable['value']:.2f} "
             f"[{least_reliable['ci_low']:.2f}, {least_reliable['ci_high']:.2f}] from "
             f"{least_reliable['n_samples']} samples"
         )
         if least_reliable["ci_high"] - least_reliable["ci_low"] > WIDE_INTERVAL:
-            sentence += ", too few to say"
+            sentence += ", too few for a precise estimate"
         if least_reliable["value"] < SUFFICIENT_RELIABILITY:
             sentence += f"; {_describe_sufficient_samples(least_reliable)}"
         if least_reliable["other"] and least_reliable["other_value"] > least_reliable["value"]:
-            sentence += f", where {_describe_better_metric(least_reliable)}"
+            sentence += f". {_describe_better_metric(least_reliable)}"
         sentences.append(f"{sentence}.")
     return sentences
 
@@ -174,7 +174,7 @@ def _describe_sufficient_samples(row: Mapping[str, Any]) -> str:
     fewest_samples = samples_for(SUFFICIENT_RELIABILITY, row["ci_high"], row["n_samples"])
     most_samples = samples_for(SUFFICIENT_RELIABILITY, row["ci_low"], row["n_samples"])
     if not isfinite(fewest_samples):
-        return "how many would be enough is unknown"
+        return "the number that would be enough is unknown"
     if not isfinite(most_samples):
         return f"{_round_to_two_digits(fewest_samples)} or more would be enough"
     fewest = _round_to_two_digits(fewest_samples)
@@ -188,8 +188,8 @@ def _describe_better_metric(row: Mapping[str, Any]) -> str:
         high = format_signed(row["other_high"])
         agreement += f" [{low}, {high}]"
     return (
-        f"{row['other']} has {row['other_value']:.2f} from the same samples and orders the layers "
-        f"of this task much as accuracy does (rank correlation {agreement})"
+        f"On the same samples, {row['other']} has {row['other_value']:.2f} and orders the layers "
+        f"similarly to accuracy (rank correlation {agreement})"
     )
 
 
@@ -213,17 +213,17 @@ def describe_spread_of_draws(connection: duckdb.DuckDBPyConnection) -> list[str]
         median_spread = median(row["accuracy_spread"] for row in layer_spreads)
         widest_spread = max(layer_spreads, key=lambda row: row["accuracy_spread"])
         sentences.append(
-            f"{calibration}, drawn {n_draws} times: the accuracy relevance of a layer of {model} "
-            f"has a standard deviation of {median_spread:.3f} from draw to draw in the median of "
-            f"{len(layer_spreads)} layers, and of {widest_spread['accuracy_spread']:.3f} at most "
+            f"{calibration}, drawn {n_draws} times: between draws, the accuracy relevance of a "
+            f"layer of {model} has a standard deviation of {median_spread:.3f} (median of "
+            f"{len(layer_spreads)} layers), at most {widest_spread['accuracy_spread']:.3f} "
             f"(layer {widest_spread['layer']})."
         )
     for row in answer_question(connection, "how_far_variants_vary_between_draws"):
         sentences.append(
-            f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what "
-            f"variants of {row['model']} keep of their own task differs from draw to draw by a "
-            f"standard deviation of {row['spread']:.1f} points in the median of {row['n']} "
-            f"variants, and of {row['most']:.1f} at most."
+            f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: between "
+            f"draws, the share that a variant of {row['model']} keeps of its own task has a "
+            f"standard deviation of {row['spread']:.1f} points (median of {row['n']} variants), at "
+            f"most {row['most']:.1f}."
         )
     return sentences
 
@@ -241,7 +241,7 @@ def list_nonfinite_units(connection: duckdb.DuckDBPyConnection) -> list[str]:
     if n_more > 0:
         listed += f" and {n_more} more"
     return [
-        "Without these units the outputs were not finite on some samples, which count as wrong: "
+        "Without these units, outputs were not finite on some samples, which count as wrong: "
         f"{listed}."
     ]
 
@@ -262,9 +262,9 @@ def describe_shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str
     ]
     pair_word = "pairs" if len(document_pairs) > 1 else "pair"
     return [
-        "Passages of 13 words that calibrations share with test documents, in "
-        f"{len(document_pairs)} {pair_word} of them: "
-        f"{'; '.join(shared_passages) or 'nothing is shared'}."
+        "Calibration documents that share a passage of 13 words with test documents, in "
+        f"{len(document_pairs)} {pair_word} of calibration and task: "
+        f"{'; '.join(shared_passages) or 'none'}."
     ]
 
 
@@ -272,7 +272,7 @@ def count_truncated_questions(connection: duckdb.DuckDBPyConnection) -> list[str
     """How many questions are longer than the context of their model."""
     return [
         f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the "
-        f"context of {row['model']}: their oldest tokens are left out, as lm-eval does."
+        f"context of {row['model']}: they are truncated on the left, as in lm-eval."
         for row in answer_question(connection, "which_questions_were_cut")
     ]
 
@@ -285,7 +285,7 @@ def count_undecided_questions(connection: duckdb.DuckDBPyConnection) -> list[str
     }
     return [
         f"{row['undecided']} of {row['questions']} questions of {row['source']} ({row['use']}) "
-        f"have a right choice with the tokens of a wrong one for {row['model']}, so that no score "
-        f"decides them: {treatment[row['use']]}."
+        f"have a right choice with the same tokens as a wrong one for {row['model']}, so no score "
+        f"can decide them: {treatment[row['use']]}."
         for row in answer_question(connection, "which_questions_no_score_decides")
     ]

@@ -267,7 +267,7 @@ def _are_all_documents(
 def summarise_comparisons(comparisons: Sequence[NumberComparison]) -> Iterator[str]:
     """How many numbers were compared and how many moved, table by table."""
     if all(row["a"] == row["b"] for row in comparisons):
-        yield f"A and B hold the same {len(comparisons)} numbers: nothing could move"
+        yield f"A and B hold the same {len(comparisons)} numbers, so nothing could move"
     for table in NUMBERS:
         table_rows = [row for row in comparisons if row["table"] == table]
         if not table_rows:
@@ -281,7 +281,7 @@ def summarise_comparisons(comparisons: Sequence[NumberComparison]) -> Iterator[s
             directions = f" ({n_better} better, {n_worse} worse)"
         yield (
             f"{table}: {len(moved_rows)} of {len(table_rows)} numbers moved{directions}; "
-            f"{n_paired} were compared by document"
+            f"{n_paired} were compared document by document"
         )
 
 

@@ -63,8 +63,8 @@ def summarise_run(
     only_moves = sizes["largest"] is not None and sizes["largest"] < 1
     if only_moves:
         first_lines = [
-            "best variant  none is smaller than the base model, so that none is recommended: the "
-            "report compares their scores"
+            "best variant  none is smaller than the base model, so none is recommended; the report "
+            "compares their scores"
         ]
     elif recommended or not layer_lines:
         first_lines = _describe_recommendation(recommended, wanted, handles, configuration)
@@ -93,8 +93,8 @@ def _describe_recommendation(
     """The best variant and how to take it; if none keeps enough, the nearest one."""
     if not recommended and not wanted.must_load:
         return [
-            "best variant  none is recommended: none was measured on its calibration's task "
-            "(benchmarks.tasks)"
+            "best variant  none is recommended, because none was measured on its calibration's "
+            "task (benchmarks.tasks)"
         ]
     answers = [row for row in recommended if row["question"] == "task"]
     enough = [row for row in answers if row["kept_enough"] and not row["at_chance"]]
@@ -107,8 +107,8 @@ def _describe_recommendation(
         if wanted.must_load:
             enough_words += f" and loads in {wanted.must_load}"
         if answers and all(row["at_chance"] for row in answers):
-            lines.append(f"best variant  it cannot be told which keeps {enough_words}, see below")
-            label = "by its text  "
+            lines.append(f"best variant  no test shows which keeps {enough_words}, see below")
+            label = "best on text "
         else:
             lines.append(f"best variant  none keeps {enough_words}")
             label = "nearest      "
@@ -159,9 +159,9 @@ def _warn_of_guessing(recommended: Sequence[dict[str, Any]]) -> list[str]:
         return []
     return [
         "warning       the test questions do not show that the base model is above chance: "
-        f"{', '.join(guessed_tasks)}. So what is kept of its score cannot be told. Ask more "
-        "questions, or use another task, examples in the prompt (num_fewshot), or the model's "
-        "chat template."
+        f"{', '.join(guessed_tasks)}. So the share of its score that a variant keeps is unknown. "
+        "Use more questions, another task, few-shot examples (num_fewshot) or the model's chat "
+        "template."
     ]
 
 
@@ -204,7 +204,7 @@ def _describe_glance(glance: CalibrationGlance, reliability: float | None) -> st
     top_layers = _list_layers([row["layer"] for row in glance["top"]])
     sentence = (
         f"{glance['model']} on {glance['calibration']}: {free_layers} of {glance['n_layers']} "
-        f"layers can go one at a time, as far as {glance['n_samples']} samples can tell; "
+        f"layers can be removed one at a time, as far as {glance['n_samples']} samples show; "
         f"{top_layers} matter most"
     )
     if reliability is None:

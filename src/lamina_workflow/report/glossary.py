@@ -70,12 +70,12 @@ def describe_entry(entry: Choice) -> str:
     if metric:
         sentences.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
     if options.get("repair"):
-        sentences.append(f"While units are scored, {options['repair']} is in place.")
+        sentences.append(f"Repair {options['repair']} is in place while units are scored.")
     if options.get("donors"):
         donors = " and ".join(options["donors"])
         sentences.append(f"Layers of {donors} may replace layers that are not removed.")
     if options.get("also"):
-        sentences.append(f"They are scored on {_list_weights(options['also'])} as well.")
+        sentences.append(f"They are also scored on {_list_weights(options['also'])}.")
     if isinstance(options.get("data"), dict):
         sentences.append(f"Fitted on {_list_weights(options['data'])}.")
 

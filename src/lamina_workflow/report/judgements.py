@@ -95,8 +95,8 @@ def _describe_kept(judgement: Judgement, keep: float) -> str:
     kept = measure_kept_share(judgement.base, judgement.pruned)
     if base_low <= judgement.chance or kept is None:
         return (
-            f"{asked}: cannot be told, for {n_samples:,} questions do not show that the base model "
-            "is above chance"
+            f"{asked}: unknown, because {n_samples:,} questions do not show that the base model is "
+            "above chance"
         )
     measured = f"it keeps {100 * kept.share:.1f} % [{100 * kept.low:.1f}, {100 * kept.high:.1f}]"
     if kept.low >= keep:
@@ -107,7 +107,7 @@ def _describe_kept(judgement: Judgement, keep: float) -> str:
     distance = kept.share - keep
     n_needed = n_samples * (half_width / distance) ** 2 if distance else None
     return (
-        f"{asked}: cannot be told from {n_samples:,} questions, {measured}; "
+        f"{asked}: {n_samples:,} questions cannot decide, {measured}; "
         f"{advise_questions(n_samples, n_needed)}"
     )
 

@@ -177,7 +177,7 @@ def _explain_names(
         row["metric"] for row in query_rows(connection, "SELECT DISTINCT metric FROM relevance")
     }
     meanings["metrics"] = {
-        name: f"Of a unit: {metric.help}."
+        name: f"Relevance of a unit: {metric.help}."
         for name, metric in METRICS.items()
         if name in scored_metrics
     }

@@ -76,10 +76,10 @@ def judge(row: Mapping[str, Any], keep: float, general_text: float | None) -> Ve
 def advise_questions(n_asked: float, n_needed: float | None) -> str:
     """How many questions would decide what `n_asked` cannot; `n_needed` is None if unknown."""
     if n_needed is None:
-        return "ask more"
+        return "more are needed"
     if n_needed > MOST_QUESTIONS * n_asked:
-        return "it is too close to that"
-    return f"ask about {float(f'{n_needed:.2g}'):,.0f}"
+        return "it is too close to call"
+    return f"about {float(f'{n_needed:.2g}'):,.0f} would"
 
 
 def find_runtimes(
@@ -140,8 +140,8 @@ def describe_loading(runtimes: Collection[str], has_code: bool) -> str:
         return f"wherever the base model does: {', '.join(names)}"
     missing = [name for name in RUNTIME_NAMES.values() if name not in names]
     return (
-        f"{' and '.join(names)}; not in {' or '.join(missing)}, which takes the kind of a layer "
-        "(window, positions, experts) from its number, and this cut shifts them"
+        f"{' and '.join(names)}; not in {' or '.join(missing)}, where a layer's index determines "
+        "its kind (window, positions, experts), and this cut shifts the kinds"
     )
 
 
@@ -226,7 +226,7 @@ class Recommender:
             return ""
         if any(row["tokens_per_second"] is None for row in sizes):
             ratio = fmean(row["estimated_speed_ratio"] for row in sizes)
-            return f"× {ratio:.2f} tokens per second, estimated from the weights that a token reads"
+            return f"× {ratio:.2f} tokens per second, estimated from the weights read per token"
         repeats = min(row["speed_repeats"] for row in sizes)
         ratio_words = format_speed_ratio(
             fmean(row["tokens_per_second_ratio"] for row in sizes),

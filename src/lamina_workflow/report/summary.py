@@ -46,14 +46,14 @@ def summarise_results(
     recommended: the variants that the report recommends, from `answers.recommendations`
     """
     topics: dict[str, list[Statement]] = {
-        "Layers that can go": [*describe_removable_layers(connection)],
+        "Removable layers": [*describe_removable_layers(connection)],
         "Metrics": compare_metrics_with_accuracy(connection),
         "Selectors": compare_selectors(connection, recommended),
         "Repairs": describe_repairs(connection),
-        "With care": [],
+        "Cautions": [],
     }
     for warn in CAUTIONS:
-        topics["With care"] += warn(connection)
+        topics["Cautions"] += warn(connection)
     return {topic: statements for topic, statements in topics.items() if statements}
 
 
@@ -84,8 +84,8 @@ def describe_removable_layers(connection: duckdb.DuckDBPyConnection) -> list[str
                 f"{n_layers} layers"
             )
         sentences.append(
-            f"{model}: {removable_layers} can be removed singly without a loss of accuracy that "
-            f"{n_samples} samples show."
+            f"{model}: {removable_layers} can be removed one at a time without a significant loss "
+            f"of accuracy (n = {n_samples} samples)."
         )
     return sentences
 
@@ -106,8 +106,8 @@ def compare_metrics_with_accuracy(connection: duckdb.DuckDBPyConnection) -> list
         n_tasks = max(row["n_calibrations"] for row in model_rows)
         over_tasks = f", mean and range over at most {n_tasks} tasks" if n_tasks > 1 else ""
         statements.append(
-            f"{model}: rank correlation within a task with what single removals cost in accuracy"
-            f"{over_tasks}."
+            f"{model}: rank correlation of each metric, within a task, with the accuracy that "
+            f"single removals cost{over_tasks}."
         )
         table = []
         for row in model_rows:
@@ -146,8 +146,8 @@ def compare_selectors(connection: duckdb.DuckDBPyConnection, recommended: Rows) 
         if not table:
             continue
         statements.append(
-            f"{_describe_treatment(repair, healing)}, selector {selector} against the others on "
-            "the same tasks and sizes, by paired tests at 5 %, corrected for their number."
+            f"{_describe_treatment(repair, healing)}: selector {selector} against the others on "
+            "the same tasks and sizes, in paired tests at 5 %, corrected for multiple testing."
         )
         statements.append(table)
     return statements
@@ -254,8 +254,8 @@ def describe_repairs(connection: duckdb.DuckDBPyConnection) -> list[Statement]:
     if not repair_table:
         return []
     return [
-        "What repairs recovered: means of points of accuracy, and the perplexity of the variant "
-        "that was helped least.",
+        "What repairs recovered: mean points of accuracy, and the perplexity of the variant that "
+        "the repair helped least.",
         repair_table,
     ]
 
@@ -271,7 +271,7 @@ def _tabulate_accuracies(repair: str, changes: Rows) -> dict[str, Any]:
     if round(mean_loss, 1) > 0:
         recovered += f" of {mean_loss:.1f} lost"
     else:
-        recovered += "; without it, nothing was lost"
+        recovered += "; pruning had cost nothing"
     return {
         "repair": repair,
         "measured on": "own tasks",
@@ -335,12 +335,12 @@ def compare_writing_with_choosing(connection: duckdb.DuckDBPyConnection) -> list
     if not kept_shares:
         return []
     return [
-        "Left on average of the base model's right choices, and of its right answers to the same "
-        f"questions where it writes them itself: {'; '.join(kept_shares)}."
+        "Mean share of the base model's score that is kept when choices are scored, and when "
+        f"answers to the same questions are written: {'; '.join(kept_shares)}."
     ]
 
 
-# The sentences of the topic "With care", in this order.
+# The sentences of the topic "Cautions", in this order.
 CAUTIONS = (
     cautions.list_harmful_repairs,
     cautions.list_worse_smaller_removals,

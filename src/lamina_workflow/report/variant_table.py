@@ -59,10 +59,9 @@ LEFT JOIN main_timings AS e
 ORDER BY v.model, v.selector <> 'none', v.removed, v.calibration, v.selector, v.repair <> 'none', v.repair, v.healing
 """
 NOTE = (
-    "Weights: as loaded here; an export has the number format of the checkpoint. score: of the task. "
-    "kept: share of the base model's score. Memory: weights and a cache of "
-    f"{DEFAULT_CONTEXT:,} tokens. Text: perplexity as a multiple of the base model's. "
-    "± and [ ]: 95 % intervals."
+    "weights: as loaded here; an export has the number format of the checkpoint. memory: weights "
+    f"and a KV cache of {DEFAULT_CONTEXT:,} tokens. score: on the task. kept: share of the base "
+    "model's score. text: perplexity as a multiple of the base model's. ± and [ ]: 95 % intervals."
 )
 
 

@@ -132,12 +132,12 @@ The model {{ moves }}. Layers are numbered as in the base model, from 0.
 {% endif %}
 {% if has_zeroed_sublayers %}
 The removed sub-layers are still there as zero weights, so that stock transformers loads the
-checkpoint: it saves neither memory nor time. Export with `--form code` to leave them out.
+checkpoint. This saves neither memory nor time. Export with `--form code` to leave them out.
 {% endif %}
 {% if packed_size %}
 The weights take {{ megabytes(weights_bytes) }} MB.
 {%   if form == "gguf" %}
-The tensors that stay have the bits that they have in the GGUF file of the base model.
+The remaining tensors are bit-identical to those in the GGUF file of the base model.
 {%   else %}
 {{ packed_size }}
 {%   endif %}
@@ -150,7 +150,7 @@ The tensors that stay have the bits that they have in the GGUF file of the base 
 llama-cli -m FOLDER/{{ gguf_file }}
 ```
 
-lamina takes the file as the `source` of a model, transformers by
+In lamina, the file is the `source` of a model. In transformers, load it with
 `{{ base_class }}.from_pretrained("FOLDER", gguf_file="{{ gguf_file }}")`.
 {% else %}
 ```python
@@ -161,47 +161,47 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER"{{ trust }})
 ```
 {%   if form == "code" %}
 
-The code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it
-adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no
-flag.
+The code is `modeling_lamina.py` in this folder. Without it, the model would silently lose what the
+code adds, so loading without the flag is refused. `lamina.load("FOLDER")`, with the same version of
+lamina, needs no flag.
 {%   endif %}
 
 {{ onward }}
 
 {%   if form == "code" and vllm_obstacle %}
-Not to vLLM or llama.cpp. {{ vllm_obstacle }}
+Not with vLLM or llama.cpp. {{ vllm_obstacle }}
 {%   elif form == "code" %}
-Served by vLLM's Transformers backend, which runs the code of this folder (read in its version
-0.33):
+With vLLM's Transformers backend, which runs the code of this folder (according to the source of
+vLLM 0.33):
 
     vllm serve FOLDER --trust-remote-code
 
-Not to llama.cpp, which has no place for {{ "patches" if has_patches else "this code" }}.
+Not with llama.cpp, which cannot run {{ "patches" if has_patches else "this code" }}.
 {%   elif first_shifted is not none %}
 {%     if is_known_to_vllm %}
-Served by vLLM from version 0.33, which takes the kinds of layers from config.json:
+With vLLM from version 0.33, which reads the kinds of layers from config.json:
 
     vllm serve FOLDER
 
 {%     endif %}
-Not to llama.cpp{{ "" if is_known_to_vllm else " or vLLM" }}: sliding windows, RoPE bases and
-experts are placed there by a layer's number, and
-this cut shifts them: layer {{ first_shifted }} is of another kind than layer {{ first_shifted }} of
-the base model. Another model would run, and no error would say so. A selector with
-`strategy: block` and `periods: whole` makes cuts that keep the pattern.
+Not with llama.cpp{{ "" if is_known_to_vllm else " or vLLM" }}: there, the index of a layer
+determines its sliding window, RoPE base and experts, and
+this cut shifts them. Layer {{ first_shifted }} differs in kind from layer {{ first_shifted }} of
+the base model. Another model would run, without an error. A selector with `strategy: block` and
+`periods: whole` makes cuts that keep the pattern.
 {%   else %}
 As a GGUF, with llama.cpp:
 
     python convert_hf_to_gguf.py FOLDER --outfile model.gguf
 
 {%     if can_be_cut_as_gguf %}
-The same layers dropped from a GGUF of the base model:
+The same layers, removed from a GGUF of the base model:
 
     llama-quantize --prune-layers {{ plan.units|map("int")|sort|join(",") }} base-f16.gguf {{ "" -}}
     model-q4_k_m.gguf q4_k_m
 
 {%     endif %}
-Served by vLLM, from the path of this folder:
+With vLLM, from the path of this folder:
 
     vllm serve FOLDER
 {%   endif %}
@@ -222,8 +222,8 @@ Units are numbered as in the base model, from 0.
 
 ## Donors
 
-Layers of other models stand in the places of the base model's, numbered as there. Their licences
-hold for this model too.
+Layers of other models replace these layers of the base model. Their licences apply to this model
+too.
 
 {%   for layer, name in donor_by_layer|dictsort %}
 - Layer {{ layer }}: `{{ name }}`.
@@ -240,19 +240,19 @@ hold for this model too.
 None: no patch and no training after the removal.
 {% endif %}
 {% if has_patches %}
-Patch `{{ variant.repair }}`, fitted without training on the calibration: one linear map of the
-residual stream where layers went ({{ runs }}).
+Patch `{{ variant.repair }}`, fitted on the calibration without training: one linear map of the
+residual stream for each run of removed units ({{ runs }}).
 {% elif variant.repair != "none" and not removed_runs %}
 Nothing was removed, so repair `{{ variant.repair }}` changed nothing.
 {% elif variant.repair != "none" %}
-Repair `{{ variant.repair }}`, fitted on the calibration where layers went ({{ runs }}), and
+Repair `{{ variant.repair }}`, fitted on the calibration for the removed units ({{ runs }}) and
 folded into the weights.
 {% endif %}
 {% if variant.healing != "none" %}
 {%   if variant.repair != "none" %}
 
 {%   endif %}
-Healing `{{ variant.healing }}`: a short training, merged into the weights and patches it changed.
+Healing `{{ variant.healing }}`: short fine-tuning, merged into the weights and patches it changed.
 {% endif %}
 
 ## Benchmarks

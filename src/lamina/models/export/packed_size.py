@@ -10,9 +10,9 @@ def describe_packed_size(file_name: str, n_bytes: int, variant: str, is_bare_cut
     is_bare_cut: Whether layers were removed and nothing else was changed.
     """
     sentence = (
-        f"{file_name} packs the base model into {n_bytes / 1e6:,.1f} MB, and weights of an export "
-        "are not packed."
+        f"{file_name} packs the base model into {n_bytes / 1e6:,.1f} MB, and the weights of an "
+        "export are not packed."
     )
     if is_bare_cut:
         return f"{sentence} A variant without a repair stays packed: lamina export {variant} --form gguf"
-    return f"{sentence} Repaired weights are others than those of the file and cannot stay packed."
+    return f"{sentence} Repaired weights differ from those of the file, so they cannot stay packed."

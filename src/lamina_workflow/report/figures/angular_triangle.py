@@ -126,10 +126,10 @@ def _draw_triangle(axes: Axes, triangle: Triangle, scale: Normalize) -> None:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Angle between the residual stream entering a run of n layers and the one leaving it, at "
-        f"the last token, divided by π; mean over calibration samples ({sample_counts} per panel). "
-        "Blue: the run that block pruning removes for each n, with its angle and 95 % interval at "
-        "the right. White dots: runs whose angle is not significantly above it, as if the two "
-        f"were independent (not drawn above {MAX_MARKED_DEPTH} layers). All panels have one colour "
-        "scale."
+        "Angle between the residual streams that enter and leave a run of n layers, at the last "
+        f"token, divided by π: mean over calibration samples ({sample_counts} per panel). Blue: "
+        "the run that block pruning removes for each n; its angle and 95 % interval are on the "
+        "right. White dots: runs whose angle is not significantly larger, tested as if both angles "
+        f"were independent (not drawn for more than {MAX_MARKED_DEPTH} layers). All panels share "
+        "one colour scale."
     )

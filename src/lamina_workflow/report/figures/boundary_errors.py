@@ -112,14 +112,14 @@ def _describe(row: dict[str, Any]) -> str:
 def write_caption(rows: style.Rows) -> str:
     document_counts = style.format_counts(row["n_heldout"] for row in rows)
     most_channels = max(row["n_channels"] for row in rows)
-    points = f", a point is the mean of up to {most_channels}" if most_channels > 1 else ""
+    points = f"; each point averages up to {most_channels}" if most_channels > 1 else ""
     return (
-        "Mean absolute error of the residual stream that the next layer receives where layers were "
-        "removed, channel by channel, on documents that the repair was not fitted on "
-        f"({document_counts} per run). Channels are ordered by their error without repair{points}; "
-        "a repair that was held against other documents has a line without repair of its own, "
-        "dashed alike. In the corner: relative error of the whole run without and with each "
-        "repair, with 95 % intervals from a bootstrap over documents. Run 3-5 is layers 3 and 4. "
-        "Of each calibration one run: that with the most repairs, of these the one of the largest "
-        "plan, then the longest; the query gives every run."
+        "Mean absolute error, by channel, of the residual stream that enters the layer after a run "
+        "of removed layers, on documents that the repair was not fitted on "
+        f"({document_counts} per run). Channels are ordered by their error without repair{points}. "
+        "A repair that was measured on other documents has its own line without repair, with the "
+        "same dashes. In the corner: relative error of the run without and with each repair, with "
+        "95 % intervals from a bootstrap over documents. Run 3-5 is layers 3 and 4. Each panel "
+        "shows the run with the most repairs; among these, the run of the largest plan, then the "
+        "longest. The query returns every run."
     )

@@ -80,7 +80,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
             _draw_line(axes, metric_index, points)
         style.set_doubling_scale(axes, (row["n_samples"] for row in rows))
         axes.set_ylim(-0.25, 1.03)
-        axes.set(xlabel="calibration samples", ylabel="correlation of two rankings")
+        axes.set(xlabel="calibration samples", ylabel="rank correlation between subsets")
         axes.set_title(theme.format_title(model, calibration))
     drawn_metrics = {row["metric"] for row in rows}
     legend_entries = [
@@ -116,10 +116,10 @@ def _line_style(metric_index: int) -> style.LineStyle:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Spearman's correlation over the base model's layers between the relevance on two "
-        "calibrations of one size, which share no sample and are drawn from one calibration "
-        f"({sample_counts} samples each). Points are medians of 200 drawn pairs, and bars hold 95 "
-        "% of the pairs; they are too short at the largest size, where all pairs consist of the "
-        "same samples. Where a line still rises at its end, more samples would help; all samples "
-        "together, twice the largest size, rank layers better than the end of the line."
+        "Spearman's correlation, over the base model's layers, between the relevance on two "
+        "disjoint random subsets of a calibration, both of the size on the axis "
+        f"({sample_counts} samples each). Points: medians over 200 pairs of subsets. Bars: the "
+        "middle 95 % of the pairs. Bars are too short at the largest size, where every pair splits "
+        "the same samples. Where a line still rises at its end, more samples would help. All "
+        "samples together, twice the largest size, rank layers better than the end of the line."
     )

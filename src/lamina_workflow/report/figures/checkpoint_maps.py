@@ -32,10 +32,10 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     accuracy_counts = style.format_counts(row["n_accuracy"] for row in rows)
     return (
-        "Relevance of each layer at checkpoints of one training, the first at the top; how far the "
-        "training was, in the numbers by which its checkpoints are named, at the left "
-        f"({sample_counts} calibration samples per cell). Maps of one metric have one colour "
-        "scale; a ring marks cells of accuracy whose 95 % interval includes 0, and grey is "
-        "undefined: the checkpoint is at chance. At the right: accuracy of the checkpoint on the "
-        f"calibration, with its 95 % interval ({accuracy_counts}). The CSV file has every interval."
+        "Relevance of each layer at the checkpoints of one training run, the first at the top "
+        f"({sample_counts} calibration samples per cell). Left: progress of the training, as "
+        "numbered in the checkpoints' names. Maps of one metric share one colour scale. A ring "
+        "marks cells of accuracy whose 95 % interval includes 0. Grey: undefined, because the "
+        "checkpoint is at chance. Right: accuracy of the checkpoint on the calibration, with its "
+        f"95 % interval ({accuracy_counts}). The CSV file has every interval."
     )

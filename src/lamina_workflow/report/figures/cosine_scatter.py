@@ -73,10 +73,10 @@ def write_caption(rows: style.Rows) -> str:
     points = style.format_counts(row["n_points"] for row in rows).removeprefix("n = ")
     sample_counts = style.format_counts(row["accuracy_samples"] for row in rows)
     return (
-        "Each point is a unit of the base model on one calibration: what its removal costs, as a "
-        "share of the accuracy above chance, against how far it turns the residual stream "
-        f"({points} points per panel, {sample_counts} samples each), with 95 % intervals. The "
-        "first and last two of eight or more units are left out: every metric finds them "
-        "relevant. r: correlation of the measured scores, with the 95 % interval that it has if "
-        "the points are independent."
+        "Each point is a unit of the base model on one calibration: the share of the accuracy "
+        "above chance that its removal loses, against how far it turns the residual stream "
+        f"({points} points per panel, {sample_counts} samples each), with 95 % intervals. Of eight "
+        "or more units, the first two and the last two are left out, because every metric finds "
+        "them relevant. r: correlation of the measured scores; its 95 % interval assumes "
+        "independent points."
     )

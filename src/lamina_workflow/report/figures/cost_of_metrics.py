@@ -51,7 +51,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     legend_entries = [
         ("mean over calibrations, 95 %", MEAN_STYLE),
         ("by lamina (× one forward pass)", WORK_STYLE),
-        ("every cut model alone", NAIVE_STYLE),
+        ("each pruned model alone", NAIVE_STYLE),
     ]
     style.add_legend(figure, legend_entries, 3)
     return figure
@@ -75,7 +75,7 @@ def _draw_model(time_axes: Axes, work_axes: Axes, rows: style.Rows) -> None:
         axes.set_yticks(range(len(passes)), [])
     labels = [_label_pass(name, passes[name]) for name in ordered_names]
     time_axes.set_yticks(range(len(passes)), labels, fontsize=7.5)
-    time_axes.set_xlabel("seconds for all layers, starting included")
+    time_axes.set_xlabel("seconds for all layers, including start-up")
     work_axes.set_xlabel("tokens × layers")
     work_axes.xaxis.set_major_locator(MaxNLocator(4))
     work_axes.xaxis.set_major_formatter(EngFormatter())
@@ -129,11 +129,11 @@ def _draw_work(axes: Axes, y: int, pass_name: str, rows: style.Rows) -> None:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Cost of ranking all layers of the base model once, by the pass that measures a metric. "
-        "Left: seconds of its jobs, loading and starting included: the mean over calibrations "
-        f"({sample_counts} samples each) with its 95 % interval, and each calibration in grey. "
-        "Right: tokens times layers that lamina runs, with the number of forward passes of the "
-        "model that this equals, and those of evaluating every cut model alone. Counted are "
-        "context and gold answer; wrong choices add to every pass. An iterative selector costs "
-        "about this much for each layer that it removes."
+        "Cost of ranking all layers of the base model once, for each pass that measures metrics. "
+        "Left: wall time of the pass's jobs, including start-up and loading: mean over "
+        f"calibrations ({sample_counts} samples each) with its 95 % interval; each calibration in "
+        "grey. Right: tokens × layers that lamina computes, and the number of forward passes of "
+        "the model that they equal; for comparison, those of evaluating each pruned model alone. "
+        "Context and gold answer are counted; wrong choices add to every pass. An iterative "
+        "selector costs about this much for each layer that it removes."
     )

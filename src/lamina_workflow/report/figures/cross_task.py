@@ -119,10 +119,10 @@ def find_shared_prefix(names: list[str]) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Plans made for one calibration (rows), tested on all tasks (columns), without repair "
-        "unless the title names the one with which the selector chose them. Numbers: the change "
-        "of accuracy against the base model in percentage points ± half the "
-        f"95 % interval, paired over test documents where these are known ({sample_counts} per "
-        "cell). Outlined: the plan's own task. Perplexities have another unit; the table of "
-        "variants has them. All panels have one colour scale, the same in every report."
+        "Plans made for one calibration (rows), tested on all tasks (columns). A plan has no "
+        "repair, unless the title names the repair with which its selector chose it. Numbers: "
+        "change of accuracy from the base model in percentage points ± half the width of its 95 % "
+        f"interval, paired over test documents where these are known ({sample_counts} per cell). "
+        "Outlined: the plan's own task. Perplexities have another unit and are only in the table "
+        "of variants. All panels share one colour scale, the same in every report."
     )

@@ -44,7 +44,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         figure,
         [
             (
-                "significant (corrected over layers; beyond random halves of one task)",
+                "significant (corrected over layers; larger than between halves of one task)",
                 dot,
             )
         ],
@@ -124,16 +124,16 @@ def write_caption(rows: style.Rows) -> str:
     selection = ""
     if most_pairs > MAX_PAIRS:
         selection = (
-            f" Drawn are {MAX_PAIRS} of {most_pairs} pairs, with the largest significant "
-            "differences; the CSV file has all."
+            f" Only {MAX_PAIRS} of {most_pairs} pairs are drawn: those with significant "
+            "differences first, then those with the largest. The CSV file has all pairs."
         )
     sample_counts = [row["n_samples"] for row in rows] + [row["n_rival"] for row in rows]
     counts = style.format_counts(sample_counts)
     return (
-        "What removing a layer costs the first task less what it costs the second, each as a "
-        f"share of the accuracy above chance (base model; calibration samples, {counts} per task). "
-        "Dots: significant by a paired bootstrap, corrected over the layers of a pair (Benjamini "
-        "and Hochberg, 5 %), and larger than the difference between random halves of one task. "
-        "Bold: significant layers on both sides, a double dissociation; with dots on one side "
-        f"alone, one task may merely be easier to break.{selection}"
+        "Accuracy that removing a layer costs the first task minus what it costs the second, each "
+        f"as a share of the accuracy above chance (base model; calibration samples, {counts} per "
+        "task). Dots: significant in a paired bootstrap, corrected over the layers of a pair "
+        "(Benjamini and Hochberg, 5 %), and larger than between random halves of one task. Bold: "
+        "significant layers on both sides, a double dissociation. With dots on one side only, one "
+        f"task may simply be easier to break.{selection}"
     )

@@ -81,9 +81,8 @@ def _describe(row: dict[str, Any]) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Angle between the residual stream entering a block of n layers and the one leaving it, at "
-        "the last token, divided by π, against the first layer of the block; mean over calibration "
-        f"samples ({sample_counts} per panel) with the band of its 95 % interval. Black: the "
-        "minimum of each curve, which is the block that block pruning removes; the lowest curve "
-        "is n = 1."
+        "Angle between the residual streams that enter and leave a block of n layers, at the last "
+        "token, divided by π, against the first layer of the block: mean over calibration samples "
+        f"({sample_counts} per panel) with its 95 % band. Black: the minimum of each curve, which "
+        "is the block that block pruning removes. The lowest curve is n = 1."
     )

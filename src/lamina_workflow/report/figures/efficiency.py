@@ -16,7 +16,7 @@ TABLES = ("efficiency", "plans", "models")
 QUERIES = ("what_pruning_buys",)
 BASE_STYLE: style.LineStyle = {"color": style.BASE_MODEL, "linestyle": "--", "linewidth": 0.9}
 MEASURES = {
-    "latency_ratio": "latency of the prompt",
+    "latency_ratio": "prefill latency",
     "tokens_per_second_ratio": "tokens per second",
 }
 
@@ -125,14 +125,14 @@ def write_caption(rows: style.Rows) -> str:
     timings = {row["timed"] or index for index, row in enumerate(rows)}
     sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (
-        "The cost depends on how many layers lack what, on the patch, and on the number of runs "
-        "of removed units at which it acts; it does not depend on which layers these are. Healing "
+        "The cost depends on the number and kind of removed units, on the patch, and on the number "
+        "of runs of removed units where it is applied, but not on which layers these are. Healing "
         "is merged into the weights. So one variant of each kind was timed, in turn with the base "
-        f"model ({len(timings):,} variants, {sample_counts} repetitions each), and repairs that "
-        "build the same model share the timing. Points are geometric means over repetitions with "
-        "95 % intervals (Student's t of the logarithms); points are left out where the upper end "
-        f"is more than {NOISY} times the lower one. Latency is that of the prompt alone, "
-        f"{first['prompt']} tokens; {first['generate']} tokens are generated after it, batch "
-        f"{first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has "
+        f"model ({len(timings):,} variants, {sample_counts} repetitions each); repairs that build "
+        "the same model share a timing. Points: geometric means over repetitions with 95 % "
+        "intervals (Student's t of the logarithms). A point is left out where the upper end of its "
+        f"interval is more than {NOISY} times the lower end. Latency is that of the prompt alone "
+        f"({first['prompt']} tokens); {first['generate']} tokens are generated after it. Batch "
+        f"size {first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has "
         "parameters and peak memory."
     )

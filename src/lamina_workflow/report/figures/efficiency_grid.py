@@ -41,7 +41,7 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("latency_ratio", "latency_ms", "ms", "latency of the prompt", False),
+    Measure("latency_ratio", "latency_ms", "ms", "prefill latency", False),
     Measure("tokens_per_second_ratio", "tokens_per_second", "tokens/s", "tokens per second", True),
     Measure("peak_memory_ratio", "peak_memory_bytes", "bytes", "peak memory", False),
 )
@@ -102,7 +102,7 @@ def _set_up_panel(axes: Axes, names: list[str], loads: list[tuple[Any, ...]]) ->
     style.set_matrix_axes(axes, len(loads), names)
     load_names = [f"{prompt:,} × {batch:,}" for prompt, batch in loads]
     style.set_slanted_names(axes, range(len(loads)), load_names)
-    axes.set_xlabel("tokens of the prompt × batch")
+    axes.set_xlabel("prompt tokens × batch size")
 
 
 def _draw_ratio(axes: Axes, cell: tuple[int, int], row: dict[str, Any], measure: Measure) -> None:
@@ -143,11 +143,11 @@ def write_caption(rows: style.Rows) -> str:
     main = next(row for row in rows if row["main"])
     repeats = style.format_counts(row["repeats"] for row in rows)
     return (
-        "Ratios to the base model, which was timed in turn with each variant, for every length of "
-        f"the prompt and batch ({repeats} repetitions each): geometric means, and below them half "
-        "the width of their 95 % interval (Student's t of the logarithms). Latency is that of the "
+        "Ratios to the base model, which was timed in turn with each variant, for every prompt "
+        f"length and batch size ({repeats} repetitions each): geometric mean, and below it half "
+        "the width of its 95 % interval (Student's t of the logarithms). Latency is that of the "
         f"prompt alone; {first['generate']} tokens are generated after it, {first['dtype']} on "
         f"{first['device']}. A cell is too noisy where the upper end of its interval is more than "
-        f"{NOISY} times the lower one. Everything else on this page takes {main['prompt']:,} × "
+        f"{NOISY} times the lower end. Everything else on this page uses {main['prompt']:,} × "
         f"{main['batch']:,}. The CSV file has milliseconds, tokens per second and bytes."
     )

@@ -1,4 +1,4 @@
-"""Test scores during healing, pass by pass [arXiv 2605.14075, figure 21]."""
+"""Test scores during healing, epoch by epoch [arXiv 2605.14075, figure 21]."""
 
 from math import isfinite
 from typing import Any
@@ -17,7 +17,7 @@ FOLDED = True
 TABLES = ("training", "benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 QUERIES = ("how_test_scores_go_as_healing_goes_on",)
 NEEDS = {"passes": 1}
-OFFSET = 0.06  # distance of two lines, in passes
+OFFSET = 0.06  # distance of two lines, in epochs
 BASE_STYLE: style.LineStyle = {"color": style.BASE_MODEL, "linestyle": "--", "linewidth": 0.9}
 
 
@@ -36,7 +36,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
             _draw_curve(axes, curve, marker, offset)
         _set_score_scale(axes, metric, panel_rows)
         style.set_integer_ticks(axes)
-        axes.set_xlabel("passes over the training data")
+        axes.set_xlabel("epochs")
         name = calibration if task.endswith(calibration) else f"{calibration} on {task}"
         axes.set_title(theme.format_title(model, f"{name}, {describe_size(removed)}, {healing}"))
 
@@ -53,7 +53,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
 
 
 def _set_score_scale(axes: Axes, metric: str, rows: style.Rows) -> None:
-    """Scale the axis to the scores and their intervals: they differ little from pass to pass."""
+    """Scale the axis to the scores and their intervals: they differ little between epochs."""
     values = [rows[0]["base_value"]]
     values += [row["value"] for row in rows]
     style.set_metric_scale(axes, metric, values)
@@ -73,8 +73,8 @@ def _choose_dashes(repair: str) -> str:
 
 
 def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: float) -> None:
-    """The scores of the passes with 95 % intervals, and a star for the chosen one."""
-    # The chosen pass may also be among the tested ones, with the same weights and score.
+    """The scores of the epochs with 95 % intervals, and a star for the chosen one."""
+    # The chosen epoch may also be among the tested ones, with the same weights and score.
     rows_by_epoch = {row["epoch"]: row for row in rows}
     shown_rows = [rows_by_epoch[epoch] for epoch in sorted(rows_by_epoch)]
     axes.errorbar(
@@ -96,11 +96,11 @@ def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: f
 
 
 def _describe(row: dict[str, Any]) -> str:
-    """One tested pass, as text under the pointer."""
+    """One tested epoch, as text under the pointer."""
     repair = "" if row["repair"] == "none" else f" + {row['repair']}"
     result = style.format_interval(row["value"], row["stderr"])
     return (
-        f"{row['selector']}{repair}, pass {row['epoch']} (step {row['step']}): {result} "
+        f"{row['selector']}{repair}, epoch {row['epoch']} (step {row['step']}): {result} "
         f"{row['metric']}, n = {row['n_samples']}"
     )
 
@@ -108,10 +108,9 @@ def _describe(row: dict[str, Any]) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "Scores on the calibration's own task after single passes of a healing over its training "
-        f"data, with 95 % intervals ({sample_counts} test documents per point; all points of a "
-        "panel have the same documents). Pass 0 is the variant before healing. The star marks the "
-        "pass that validation documents chose, which is the healing that other figures show: the "
-        "best of all points would be flattered by the test documents that picked it. Dashed grey: "
-        "base model."
+        "Scores on the calibration's own task after single epochs of healing, with 95 % intervals "
+        f"({sample_counts} test documents per point, the same for all points of a panel). Epoch 0 "
+        "is the variant before healing. Star: the epoch chosen on validation documents, which is "
+        "the healing that other figures show. The best of all points would look better than it is, "
+        "because the test documents would have picked it. Dashed grey: base model."
     )

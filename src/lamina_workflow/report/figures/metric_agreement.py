@@ -71,6 +71,6 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "Spearman's correlation, within a task, between accuracy relevance and another metric over "
         f"the units of the base model ({unit_counts} units, {sample_counts} calibration samples "
-        "per task): a selector uses this order. Bars: 95 % intervals, as if units were drawn from "
-        "many. At the right: the mean over tasks. Noise of the samples makes a correlation smaller."
+        "per task). A selector uses only this order. Bars: 95 % intervals that treat the units as "
+        "a random sample. Right: mean over tasks. Sampling noise lowers a correlation."
     )

@@ -37,7 +37,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     legend_entries: list[style.LegendEntry] = [
         *_selector_entries(rows, theme.selector_styles),
         ("base model, 95 %", Patch(color=BASE_BAND)),
-        ("guessing", style.CHANCE_STYLE),
+        ("chance", style.CHANCE_STYLE),
     ]
     style.add_legend(figure, legend_entries, 4)
     return figure
@@ -81,7 +81,7 @@ def _draw_panel(axes: Axes, rows: style.Rows, selector_styles: dict[str, style.L
     axes.set_xlim(min(0, *sizes) - 0.25 * gap, max(0, *sizes) + 0.35 * gap)
     axes.set_xticks(sorted({0, *sizes}))
     axes.set_xlabel(
-        "units removed, less layers that run again" if sizes[0] < 1 else "units removed"
+        "units removed minus layers that run again" if sizes[0] < 1 else "units removed"
     )
     values = [rows[0]["base_value"], *(row["value"] for row in rows)]
     style.set_metric_scale(axes, rows[0]["metric"], values)
@@ -159,22 +159,21 @@ def format_result(row: dict[str, Any], half_width: float | None) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     caption = (
-        "The calibration's own benchmark task against the number of units removed, each plan as "
-        "its selector takes it: with the repair that the selector chose for it, else without "
-        "one. Thin lines with hollow marks show the plans that were chosen with a repair once "
-        "more without it. Points are test-set values with 95 % intervals "
-        f"({sample_counts} test documents "
-        "per point); selectors are shifted sideways a little. Grey band: base model. Dotted: "
-        "guessing, where known. acc_norm is accuracy with log-likelihoods divided by the length "
-        "of the choice; accuracies are drawn from 0 to 1. Variants share their test documents, so "
-        "differences between them have smaller errors than the bars suggest: the table of "
-        "variants has paired intervals."
+        "Score on the calibration's own benchmark task against the number of units removed. Each "
+        "plan has the repair that its selector chose for it, or else no repair. Thin lines with "
+        "hollow markers: the plans that were chosen with a repair, measured without it. Points: "
+        f"test-set values with 95 % intervals ({sample_counts} test documents per point); "
+        "selectors are shifted sideways a little. Grey band: base model. Dotted: chance, where "
+        "known. acc_norm is accuracy with log-likelihoods divided by the length of the choice. "
+        "Accuracies are drawn from 0 to 1. Variants share their test documents, so differences "
+        "between them have smaller errors than the bars suggest; the table of variants has paired "
+        "intervals."
     )
     draws = [row["n_draws"] for row in rows if row["n_draws"] > 1]
     if draws:
         caption += (
-            f" Bars of replicates ({style.format_counts(draws)} draws), of which the mean is "
-            "shown, include the error of the draws (Student's t over those of the selector and "
-            "those of the calibration, not over their products) and that of the documents."
+            f" Replicates ({style.format_counts(draws)} draws) are shown as their mean. Their bars "
+            "include the error of the documents and that of the draws (Student's t over draws of "
+            "the selector and draws of the calibration, not over their combinations)."
         )
     return caption

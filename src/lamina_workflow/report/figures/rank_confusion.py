@@ -85,8 +85,9 @@ def write_caption(rows: style.Rows) -> str:
     return (
         "How many units of the base model have each pair of ranks, over all calibrations. Below "
         "the diagonal, cosine finds a unit less relevant than accuracy does, and would remove it "
-        "too early. The first and last two of eight or more units are left out; of equal scores "
-        "the deeper unit is less relevant, as for a selector. " + " ".join(sentences)
+        "too early. Of eight or more units, the first two and the last two are left out. Among "
+        "equal scores, the deeper unit counts as less relevant, as it does for a selector. "
+        + " ".join(sentences)
     )
 
 
@@ -94,8 +95,8 @@ def _describe_panel(model: str, component: str, row: dict[str, Any]) -> str:
     misranked = _format_share(row, "misranked")
     badly = _format_share(row, "badly")
     return (
-        f"{model}, every {component}: {misranked} have another rank, {badly} one that is more than "
-        f"a quarter of the ranks away ({row['n_all']} units of {row['n_calibrations']} "
+        f"{model}, every {component}: {misranked} differ in rank, {badly} by more than a "
+        f"quarter of the ranks ({row['n_all']} units of {row['n_calibrations']} "
         f"calibrations, n = {row['n_samples']:,} samples)."
     )
 

@@ -28,7 +28,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     ]
     if any(layer_map.metric == "accuracy" for layer_map in maps):
         legend.append(("95 % interval includes 0", layer_maps.INCLUDES_ZERO_STYLE))
-    return layer_maps.draw_maps(maps, "layers gone", legend)
+    return layer_maps.draw_maps(maps, "layers removed", legend)
 
 
 def _build_map(title: str, rows: style.Rows) -> LayerMap:
@@ -48,15 +48,15 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     accuracy_counts = [row["n_accuracy"] for row in rows if row["accuracy"] is not None]
     caption = (
-        "Each row is one step of a selector that measures all remaining layers after each removal "
-        f"({sample_counts} calibration samples per cell): their relevance by the selector's own "
-        "metric. Maps of one metric have one colour scale; of accuracy, 1 is all that is above "
-        "chance at this step. A ring marks cells of accuracy whose 95 % interval includes 0. The "
-        "CSV file has every interval."
+        "Each row is one step of a selector that measures all remaining layers after each removal: "
+        f"their relevance by its own metric ({sample_counts} calibration samples per cell). Maps "
+        "of one metric share one colour scale. For accuracy, 1 is all the accuracy above chance "
+        "at this step, and a ring marks cells whose 95 % interval includes 0. The CSV file has "
+        "every interval."
     )
     if accuracy_counts:
         caption += (
-            " At the right: accuracy of the model of this step on the calibration, with its 95 % "
+            " Right: accuracy of the step's model on the calibration, with its 95 % "
             f"interval ({style.format_counts(accuracy_counts)})."
         )
     return caption

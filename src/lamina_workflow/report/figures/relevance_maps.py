@@ -205,16 +205,16 @@ def write_caption(rows: style.Rows) -> str:
     accuracy_counts = style.format_counts(row["accuracy_samples"] for row in rows)
     cosine_counts = style.format_counts(row["cosine_samples"] for row in rows)
     caption = (
-        "Relevance of each layer of the base model for each calibration. Left: what removing the "
-        "layer costs, as a share of the accuracy above chance (1 = all lost, 0 = nothing lost, "
-        f"negative = better without the layer; calibration samples, {accuracy_counts} per cell). A "
-        "ring marks cells whose 95 % bootstrap interval includes 0. Right: how far the layer turns "
-        f"the residual stream ({cosine_counts} per cell). All panels of a side have one colour "
-        "scale; that of the left side is the same in every report."
+        "Relevance of each layer of the base model for each calibration. Left: accuracy lost "
+        "without the layer, as a share of the accuracy above chance (1 = all lost, 0 = nothing "
+        f"lost, negative = better without the layer; calibration samples, {accuracy_counts} per "
+        "cell). A ring marks cells whose 95 % bootstrap interval includes 0. Right: how far the "
+        f"layer turns the residual stream ({cosine_counts} per cell). All panels of a side share "
+        "one colour scale; on the left, it is the same in every report."
     )
     if max(row["n_draws"] for row in rows) > 1:
         caption += (
-            " Of replicates, the mean and below it the standard deviation between draws; rings "
-            "then follow from Student's t."
+            " Cells of replicates show the mean and, below it, the standard deviation between "
+            "draws; their rings are from Student's t."
         )
     return caption

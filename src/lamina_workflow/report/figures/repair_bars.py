@@ -153,8 +153,8 @@ def _draw_bars(axes: Axes, x: int, rows: style.Rows, repairs: list[tuple[str, st
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "The calibration's own benchmark task before and after repair, at the largest size that "
-        "was healed (or patched, where nothing was healed). Bars are test-set values with 95 % "
-        f"intervals ({sample_counts} test documents per bar). Dashed: base model; dotted: "
-        "guessing, where known. Repairs that are not part of the study have no bar."
+        "Score on the calibration's own benchmark task before and after repair, at the largest "
+        "size that was healed (or patched, where nothing was healed). Bars: test-set values with "
+        f"95 % intervals ({sample_counts} test documents per bar). Dashed: base model. Dotted: "
+        "chance, where known. Repairs that are not part of the study have no bar."
     )

@@ -38,7 +38,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         size = describe_size(removed) if is_whole else f"{removed} sub-layers removed"
         axes.set_title(theme.format_title(model, size))
         if index % 3 == 0:
-            axes.set_ylabel("own tasks (share correct)")
+            axes.set_ylabel("accuracy on own tasks (share correct)")
     style.add_legend(figure, _legend_entries(rows, theme.selector_styles, repairs), 6)
     return figure
 
@@ -61,7 +61,7 @@ def _legend_entries(
     black: style.LineStyle = {"color": "black", "marker": "o"}
     for index, (repair, healing) in enumerate(repairs):
         legend_entries.append((style.format_repair(repair, healing), _marker_style(black, index)))
-    legend_entries.append(("unbeaten pairs", {"color": style.NEUTRAL, "linewidth": 0.9}))
+    legend_entries.append(("Pareto front", {"color": style.NEUTRAL, "linewidth": 0.9}))
     legend_entries.append(("base model", {"color": style.BASE_MODEL, "linestyle": "--"}))
     return legend_entries
 
@@ -147,10 +147,10 @@ def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
         "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks "
-        "against perplexity of general text, means over "
+        "against perplexity of general text, as means over "
         f"{calibration_counts.removeprefix('n = ')} calibrations with 95 % intervals "
-        f"({sample_counts} test documents per point). Up and to the left is better: the line joins "
-        "the pairs that no other pair beats in both. Dashed: the base model. An arrow: beyond "
-        f"{MAX_PERPLEXITY_RATIO} times its perplexity. The intervals hold for these calibration "
-        "samples; other draws of them may select other layers."
+        f"({sample_counts} test documents per point). Up and to the left is better; the line is "
+        "the Pareto front, the pairs that no other pair beats in both. Dashed: base model. Arrow: "
+        f"more than {MAX_PERPLEXITY_RATIO} times its perplexity. The intervals hold for these "
+        "calibration samples; other samples may lead to other layers."
     )

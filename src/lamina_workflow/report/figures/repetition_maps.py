@@ -40,7 +40,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
         title = theme.format_title(model, f"{calibration}, {runs}")
         axes.set_title(f"{title}\n{_describe_best(panel_rows)}", fontsize=8)
 
-    label = "loss less than the base model's  ◂    ▸  more"
+    label = "lower loss than the base model  ◂    ▸  higher"
     style.add_colour_bar(figure, panels, scale, COLOURS, label, 0.6)
     best_block = Rectangle((0, 0), 1, 1, **BEST_STYLE)
     legend_entries: list[style.LegendEntry] = [
@@ -129,10 +129,10 @@ def write_caption(rows: style.Rows) -> str:
     counts = style.format_counts(row["n_samples"] for row in rows)
     held_back_counts = style.format_counts(row["n_held_back"] for row in rows)
     return (
-        f"Change of the mean loss when a block of layers runs again ({tried} blocks tried in a "
-        f"search, {counts} samples that chose). Dots: a gain that remains significant after "
-        f"Bonferroni's correction for all blocks of the search, {100 * FALSE_ALARMS:.0f} %. Framed: the best block "
-        "of each size. The best of so many looks better than it is; it was measured again on "
-        f"samples that did not choose ({held_back_counts}), which is the figure to believe. All "
-        "panels have one colour scale, which ends at the median size of a change."
+        f"Change of the mean loss when a block of layers runs again ({tried} blocks tried per "
+        f"search, {counts} samples). Dots: gains that are significant at "
+        f"{100 * FALSE_ALARMS:.0f} % after Bonferroni's correction for all blocks of the search. "
+        "Framed: the best block of each size. The best of many blocks looks better than it is, so "
+        f"it was measured again on held-out samples ({held_back_counts}): trust that number. All "
+        "panels share one colour scale, which ends at the median size of a change."
     )

@@ -74,7 +74,7 @@ def _draw_panel(
         fill = None if row["p_holm"] < SIGNIFICANCE_LEVEL else "white"
         marker = marker_styles[describe_size(row["removed"])]
         axes.errorbar(row["difference"], y, xerr=ends, capsize=2, mfc=fill, **marker)
-    axes.set_xlabel("points of accuracy")
+    axes.set_xlabel("difference in percentage points")
     style.set_row_names(axes, pairs)
 
 
@@ -103,12 +103,11 @@ def _note_repair(row: dict[str, Any], chosen_for: str | None) -> str:
 def write_caption(rows: style.Rows) -> str:
     sample_counts = style.format_counts(row["n_samples"] for row in rows)
     return (
-        "First selector less the second, mean over the calibrations' own tasks, on the same test "
-        f"documents ({sample_counts} of all tasks); right of 0 the first is better. Rows without "
-        "a colon: each plan as its selector takes it, with the repair that it "
-        "chose, if any. Below them, both have the same repair; plans marked bare were chosen for "
-        "a repair that they lack there. Lines: 95 % "
-        "intervals of each pair alone. Filled: significant at 5 % by flipping the signs of "
-        "documents' differences, corrected over the pairs of the same size and repair (Holm); "
-        "hollow: not significant."
+        "First selector minus second, mean over the calibrations' own tasks, on the same test "
+        f"documents ({sample_counts} over all tasks). Right of 0, the first is better. Rows "
+        "without a colon: each plan has the repair that its selector chose for it, if any. Rows "
+        "with a colon: both have the same repair; plans marked bare were chosen for a repair that "
+        "they lack here. Lines: 95 % intervals of each pair alone. Filled: significant at 5 % in "
+        "a sign-flip test over documents, corrected over the pairs of the same size and repair "
+        "(Holm). Hollow: not significant."
     )

@@ -130,9 +130,9 @@ def write_caption(rows: style.Rows) -> str:
         warmup_steps.append(peak_row["step"])
     warmup = style.format_counts(warmup_steps).removeprefix("n = ")
     return (
-        "Healing of pruned (solid) and of repaired (dashed) variants. Lines: mean training loss of "
-        f"up to {MAX_GROUPS} groups of consecutive steps, with the 95 % interval of the mean "
-        f"({style.format_counts(step_counts)} logged steps per line). The learning rate rises over "
-        f"{warmup} of these steps, a tenth at most. Points: loss on validation samples (open: "
-        "repaired variants); the star marks the weights that were kept."
+        "Healing of pruned (solid) and repaired (dashed) variants. Lines: mean training loss of up "
+        f"to {MAX_GROUPS} groups of consecutive steps, with the 95 % interval of the mean "
+        f"({style.format_counts(step_counts)} logged steps per line). The learning rate warms up "
+        f"over {warmup} of these steps, at most a tenth. Points: loss on validation samples (open: "
+        "repaired variants). Star: the weights that were kept."
     )

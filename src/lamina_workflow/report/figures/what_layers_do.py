@@ -32,29 +32,29 @@ PANELS = {
     "void": KindOfPanel(
         {"void": "all tokens", "void_prompt": "questions", "void_response": "answers"},
         "layer",
-        "share of tokens it is void for",
-        "Void: the norm of a token grows less at the layer than 0.8 times (or the share that the "
-        "diagnosis sets) the range of its growth before; dotted, with the growth shuffled over the "
-        "layers",
+        "share of tokens that it is void for",
+        "Void: at this layer, the norm of the token's stream grows by less than 0.8 times (or the "
+        "share that the diagnosis sets) the range of its growth at earlier layers; dotted: the "
+        "growth shuffled over layers",
     ),
     "probe": KindOfPanel(
-        {"accuracy": "label read"},
+        {"accuracy": "probe"},
         "boundary (stream entering the layer)",
-        "share of labels read",
-        "Label read: by logistic regression on the last token's stream, on inputs that it was not "
-        "fitted on; dotted, on shuffled labels",
+        "accuracy of the probe",
+        "Probe: logistic regression of the label on the last token's stream, tested on held-out "
+        "inputs; dotted: the same on shuffled labels",
     ),
     "patching": KindOfPanel(
         {
-            "recovery_changed": "at what differs",
+            "recovery_changed": "where prompts differ",
             "recovery_between": "between",
             "recovery_last": "at the last token",
         },
         "boundary (stream entering the layer)",
-        "share of the answer recovered",
-        "Recovered: of the difference between the logits of the right answer and of another "
-        "prompt's answer, when that prompt's run is given the stream of the clean one at these "
-        "tokens; dotted, the stream of an unrelated prompt",
+        "share of the logit difference recovered",
+        "Recovered: share of the logit difference between the right answer and the corrupt "
+        "prompt's answer that returns when the stream of the clean run replaces that of the "
+        "corrupt run at these tokens; dotted: with the stream of an unrelated prompt",
     ),
 }
 
