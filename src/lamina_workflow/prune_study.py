@@ -179,9 +179,9 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
 
     if request.has_task and seems_conversational(request.source, Path.cwd()):
         notes.append(
-            f"{request.source} is by its name a model for conversations, but questions are asked "
-            "without its chat template. If you use it with one, add chat_template: true to the model "
-            f"in {CONFIGURATION}, and run lamina run there."
+            f"{request.source} is by its name a chat model, but questions are asked without its "
+            "chat template. If you use it with one, add chat_template: true to the model in "
+            f"{CONFIGURATION}, and run lamina run there."
         )
     configuration = describe_study(request)
     if request.n_samples is not None:
@@ -269,7 +269,7 @@ def _describe_variants(request: PruneRequest) -> dict[str, Any]:
 
 def _check_request(request: PruneRequest) -> None:
     if request.questions is not None and request.task is not None:
-        raise LaminaError("--questions and --task: give one of them.")
+        raise LaminaError("--questions and --task: give only one of them.")
     if not request.has_task and request.text is None:
         raise LaminaError(
             "nothing says what the model should keep. Give --questions FILE, --task NAME or "
@@ -282,7 +282,7 @@ def _check_request(request: PruneRequest) -> None:
             "of the hub."
         )
     if request.fit is not None and request.faster is not None:
-        raise LaminaError("--fit and --faster: give one of them.")
+        raise LaminaError("--fit and --faster: give only one of them.")
 
 
 def _describe_removal(request: PruneRequest) -> list[str]:
@@ -304,7 +304,7 @@ def _describe_removal(request: PruneRequest) -> list[str]:
     if max(numbers) >= n_layers:
         raise LaminaError(
             f"--remove {request.remove}: the model has {n_layers} layers, of which at most "
-            f"{n_layers - 1} can go. For a share of them, write {request.remove}%."
+            f"{n_layers - 1} can be removed. For a share of them, write {request.remove}%."
         )
     listed = " and ".join(map(str, dict.fromkeys(numbers)))
     return [f"Variants without {listed} of the {n_layers} layers are made."]
@@ -378,7 +378,7 @@ def _split_questions(
     if min(n_choosing, len(test)) < FEWEST_QUESTIONS:
         notes.append(
             f"Fewer than {FEWEST_QUESTIONS} questions choose and test hardly better than chance. Give "
-            f"at least {ENOUGH_QUESTIONS} in all, better a few hundred."
+            f"at least {ENOUGH_QUESTIONS} in all, preferably a few hundred."
         )
     return {QUESTIONS_THAT_CHOOSE: choose[:MOST_QUESTIONS], QUESTIONS_THAT_TEST: test}
 
