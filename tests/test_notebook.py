@@ -189,7 +189,7 @@ def test_every_metric_can_be_asked_for() -> None:
     ("samples", "options", "message"),
     [
         ([], {}, "at least one"),
-        (["t1 t2", QUESTIONS[0]], {}, "questions .* or texts"),
+        (["t1 t2", QUESTIONS[0]], {}, "question .*, or at least one text, but not both"),
         ([("t1", ["t2", "t3"], 2)], {}, "number 0 is not a question"),
         ([("t1", ["t2", "t3"], "t2")], {}, "number 0 is not a question"),
         ([("t1", "t2")], {}, "number 0 is not a question"),

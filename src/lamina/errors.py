@@ -35,12 +35,12 @@ _SIGNS_OF_MEMORY = (
 )
 _SIGNS_OF_DISK = ("No space left on device", "Disk quota exceeded")
 _OUT_OF_MEMORY = (
-    "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at "
-    "a time (CORES=1), write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger "
-    "machine. (Where a GPU's batches can be halved, they were: what is left needs shorter samples, "
-    "or `devices: auto` in the model's entry.)"
+    "memory ran out on the machine or the device, or reached a limit such as `ulimit -v`. Run "
+    "fewer jobs at a time (CORES=1), write a smaller `sweep: {tokens: ...}` or a smaller dtype, or "
+    "use a larger machine. (On a GPU, batches were already halved where possible. What remains are "
+    "shorter samples, or `devices: auto` in the model's entry.)"
 )
-_DISK_FULL = "the disk is full. Make room and start again: what is finished stays."
+_DISK_FULL = "the disk is full. Free some space and start again: finished work is kept."
 
 
 def explain_machine_error(text: str) -> str | None:

@@ -219,7 +219,7 @@ def _check_files(variant: Variant, name: str, results: Path) -> None:
 
 def _refuse_name(name: str, results: Path) -> LaminaError:
     models = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
-    known = ", ".join(models) or "there is none, run the workflow or give results="
+    known = ", ".join(models) or "none yet, so run the workflow or give results="
     return LaminaError(
         f"'{name}' is neither a folder with config.json nor known under {results}/. Write a "
         f"folder, a variant as {FORM}, or one of the models: {known}."
@@ -231,7 +231,7 @@ def _refuse_4bit(name: str, named: NamedModel) -> LaminaError:
     if named.variant is not None and not named.variant.is_base:
         remedy = f"lamina export {named.variant}, and load its folder"
     return LaminaError(
-        f"weights are quantised as they are read from a folder, and '{name}' is a name. {remedy}."
+        f"load_in_4bit needs a folder to read weights from, but '{name}' is a name. {remedy}."
     )
 
 

@@ -90,8 +90,8 @@ def _check_options(units: str, metrics: Sequence[str]) -> None:
             raise LaminaError(f"metrics: '{metric}' is not known. {suggest(metric, list(METRICS))}")
         if METRICS[metric].writes:
             raise LaminaError(
-                f"metrics: '{metric}' counts written answers, which questions with choices and "
-                "texts have not. Use lamina.select on a prepared task, or metric accuracy."
+                f"metrics: '{metric}' counts written answers, but questions with choices and texts "
+                "have none. Use lamina.select on a prepared task, or metric accuracy."
             )
 
 
@@ -125,7 +125,8 @@ def _tokenise(
     texts = [sample for sample in samples if isinstance(sample, str)]
     if not samples or 0 < len(texts) < len(samples):
         raise LaminaError(
-            "samples: give questions (context, choices, gold), or texts, and at least one."
+            "samples: give at least one question (context, choices, gold), or at least one text, "
+            "but not both."
         )
     if texts:
         return text_samples(texts, tokenizer, length)

@@ -77,8 +77,8 @@ def study_name(files: Iterable[str | Path], results: str | Path = RESULTS) -> st
     for kept_study in kept_studies:
         if kept_study.name != name and kept_study.name.lower() == name.lower():
             raise LaminaError(
-                f"{folder} already holds a study '{kept_study.name}', and DuckDB takes '{name}' for "
-                f"the same. Rename the configuration file, or delete {kept_study}."
+                f"{folder} already holds a study '{kept_study.name}', which is the same name to "
+                f"DuckDB as '{name}'. Rename the configuration file, or delete {kept_study}."
             )
     return name
 

@@ -271,7 +271,7 @@ def _describe_variants(request: PruneRequest) -> dict[str, Any]:
 
 def _check_request(request: PruneRequest) -> None:
     if request.questions is not None and request.task is not None:
-        raise LaminaError("--questions and --task: give one of them.")
+        raise LaminaError("--questions and --task: give only one of them.")
     if not request.has_task and request.text is None:
         raise LaminaError(
             "nothing says what the model should keep. Give --questions FILE, --task NAME or "
@@ -284,7 +284,7 @@ def _check_request(request: PruneRequest) -> None:
             "of the hub."
         )
     if request.fit is not None and request.faster is not None:
-        raise LaminaError("--fit and --faster: give one of them.")
+        raise LaminaError("--fit and --faster: give only one of them.")
 
 
 def _describe_removal(request: PruneRequest) -> list[str]:
@@ -306,7 +306,7 @@ def _describe_removal(request: PruneRequest) -> list[str]:
     if max(numbers) >= n_layers:
         raise LaminaError(
             f"--remove {request.remove}: the model has {n_layers} layers, of which at most "
-            f"{n_layers - 1} can go. For a share of them, write {request.remove}%."
+            f"{n_layers - 1} can be removed. For a share of them, write {request.remove}%."
         )
     listed = " or ".join(map(str, dict.fromkeys(numbers)))
     return [f"Each variant removes {listed} of the {n_layers} layers."]

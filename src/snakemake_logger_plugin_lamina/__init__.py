@@ -47,7 +47,7 @@ def check_command(arguments: list[str]) -> None:
             if not Path(file).is_file():
                 raise LaminaError(
                     f"there is no configuration file '{file}'. Write --configfile "
-                    "config/NAME.yaml; targets stand after --."
+                    "config/NAME.yaml; targets go after --."
                 )
             text.read_configuration(file)
 

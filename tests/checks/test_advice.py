@@ -64,7 +64,7 @@ def test_a_sensible_configuration_gets_no_advice(root: Path) -> None:
             {"text": "book.jsonl", "window": 8},
             "benchmarks.perplexity.book.documents: one document",
         ),
-        ("studies.prune.tasks", ["mine"], "no benchmark belongs to 'recall'"),
+        ("studies.prune.tasks", ["mine"], "no benchmark measures 'recall'"),
         ("models.small.source", INSTRUCT_MODEL, "models.small.chat_template: "),
     ],
 )
@@ -85,8 +85,8 @@ def test_many_entries_of_a_kind_get_one_line(root: Path) -> None:
     [line] = advise(raw, root)
 
     assert line.startswith(
-        "calibrations.few0, calibrations.few1, calibrations.few2 and 1 more: 12 to 16 questions tell "
-        "layers apart"
+        "calibrations.few0, calibrations.few1, calibrations.few2 and 1 more: 12 to 16 questions are "
+        "too few to tell layers apart"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_mixture_without_a_benchmark_of_its_own_gets_one_line_of_advice(root: 
 
     [line] = advise(raw, root)
 
-    assert "no benchmark belongs to 'mixture'" in line
+    assert "no benchmark measures 'mixture'" in line
 
 
 @pytest.mark.parametrize(

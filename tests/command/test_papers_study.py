@@ -180,7 +180,9 @@ def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     write_lines(data / "texts.jsonl", [{"text": "short"}, {"text": "word " * 30}])
 
     for _ in range(2):  # what was written by then does not count as a study
-        with pytest.raises(LaminaError, match="8 texts of at least 20 words are needed, and 1 are"):
+        with pytest.raises(
+            LaminaError, match="8 texts of at least 20 words are needed, but only 1 are"
+        ):
             write_paper(request("ghosted-layers", data=data), tmp_path / "study")
 
 
@@ -230,7 +232,7 @@ def test_the_same_command_goes_on_and_another_one_is_refused(tmp_path: Path) -> 
         ({"studies": ("table_2",)}, "--study: the paper has no study 'table_2'"),
         ({"small": "nowhere"}, "--small: there is no nowhere"),
         ({"data": Path("nowhere")}, "--data: there is no folder nowhere"),
-        ({"small": None}, "--data: it goes with --small"),
+        ({"small": None}, "--data: this needs --small"),
     ],
 )
 def test_what_does_not_exist_is_refused(

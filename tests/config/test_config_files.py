@@ -129,8 +129,8 @@ RANGES = [
     (
         "calibrations.corpus",
         "0:900",
-        '"0:900" asks for more than',
-        '/text.jsonl holds, 3. Write "0:3", or null',
+        '"0:900" asks for more than the 3 documents of',
+        '/text.jsonl. Write "0:3", or null',
     ),
     ("calibrations.corpus", "2:4", '"2:4" asks', 'Write "2:3"'),
     ("calibrations.corpus", "3:", '"3:" asks', 'Write "0:3"'),
@@ -191,7 +191,7 @@ def test_more_questions_than_a_file_has_are_refused(five_questions: Path) -> Non
     entry = {"choices": "new.jsonl", "limit": 6}
 
     assert refusal(five_questions, {"calibrations.mine": entry}) == (
-        "calibrations.mine.limit: 6 samples are asked for, and 'new.jsonl' has 5."
+        "calibrations.mine.limit: 6 samples are asked for, but 'new.jsonl' has only 5."
         " Write at most 5, or leave it out."
     )
 
@@ -202,7 +202,7 @@ def test_more_examples_than_a_file_has_other_questions_are_refused(
 ) -> None:
     message = refusal(five_questions, {key: {"choices": "new.jsonl", "num_fewshot": 5}})
 
-    fault = "5 examples are more than the other 4 questions"
+    fault = "5 examples cannot be drawn from the other 4 questions"
     assert message.startswith(f"{key}.num_fewshot: {fault}")
 
 

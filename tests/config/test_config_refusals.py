@@ -389,7 +389,7 @@ def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
 
     message = refusal(root, {"selectors.Mine": selector, "selectors.mine": selector})
 
-    assert "'Mine' and 'mine' differ only by case" in message
+    assert "'Mine' and 'mine' differ only in case" in message
     assert "Rename" in message
 
 
@@ -423,7 +423,7 @@ def test_a_name_that_yaml_reads_as_a_number_is_refused(root: Path) -> None:
         ("accuracy", "100%", ["8 (100%) is more than", "at most 7"]),
         ("cosine", 7, ["7 is more than", "2 protected", "at most 6"]),
         ("angular", 8, ["8 is more than", "one run", "at most 7"]),
-        ("deepest", 8, ["8 is more than", "the last layer stays", "at most 7"]),
+        ("deepest", 8, ["8 is more than", "the last layer is kept", "at most 7"]),
         ("random", 9, ["9 is more than", "at most 7"]),
         ("heads", 9, ["9 is more than", "at most 8"]),
     ],
@@ -452,13 +452,17 @@ ONLY_REMOVES = ["which only removes", "Write at least 1", "strategy given", "rea
 @pytest.mark.parametrize(
     ("selector", "size", "words"),
     [
-        ({"metric": "cosine"}, 0, ["0 is no size of selector 'moving'", *ONLY_REMOVES]),
-        ({"strategy": "deepest"}, -2, ["-2 is no size of selector 'moving'", *ONLY_REMOVES]),
+        ({"metric": "cosine"}, 0, ["0 is not a size of selector 'moving'", *ONLY_REMOVES]),
+        ({"strategy": "deepest"}, -2, ["-2 is not a size of selector 'moving'", *ONLY_REMOVES]),
         ({"strategy": "given", "layers": [7, 6]}, 0, ONLY_REMOVES),
         ({"strategy": "given", "layers": [7, 6], "edits": ["2-3x2", "4<>5"]}, -3, ["-2 to 0"]),
         ({"strategy": "given", "edits": ["2-3x3"]}, -3, ["Write -4."]),
         ({"strategy": "given", "edits": ["2-3x3"]}, 1, ["Write -4."]),
-        ({"strategy": "rearrange", "metric": "perplexity"}, -1, ["-1 is no size", "Write 0 to "]),
+        (
+            {"strategy": "rearrange", "metric": "perplexity"},
+            -1,
+            ["-1 is not a size", "Write 0 to "],
+        ),
         ({"strategy": "rearrange", "metric": "perplexity", "moves": 0}, 0, ONLY_REMOVES),
     ],
 )

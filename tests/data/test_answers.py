@@ -55,13 +55,13 @@ def task_with_written_answers(golds: list[Any]) -> DatasetTask:
             "document 1 of its test split .*right answer is 3, but its choices are numbered 0 to 2",
         ),
         ([0, -1], "document 1 .*right answer is -1, but"),
-        (["w3", "w5"], 'document 1 .*right answer is "w5", which is none of its 3 choices'),
-        (["w3", "1"], 'document 1 .*right answer is "1", which is none'),
-        ([0, 1, None], "document 2 .*right answer is null, which is no number of a choice"),
-        ([0.5, 1.0], "document 0 .*right answer is 0.5, which is no number of a choice\\."),
+        (["w3", "w5"], 'document 1 .*right answer is "w5", not one of its 3 choices'),
+        (["w3", "1"], 'document 1 .*right answer is "1", not one of'),
+        ([0, 1, None], "document 2 .*right answer is null, not the number of a choice"),
+        ([0.5, 1.0], "document 0 .*right answer is 0.5, not the number of a choice\\."),
         (
             [1.0, 0.0],
-            "document 0 .*right answer is 1.0, which is no number of a choice: write whole numbers",
+            "document 0 .*right answer is 1.0, not the number of a choice: write whole numbers",
         ),
         ([[0], []], "document 1 .*empty list of right answers"),
         ([[0], [0, 1, 2]], "document 1 .*all of its 3 choices are right"),
@@ -82,13 +82,13 @@ def test_a_right_answer_that_is_no_choice_is_refused_with_its_document(
 @pytest.mark.parametrize(
     ("golds", "fault"),
     [
-        (["w3", ""], 'right answer is "", which is no text'),
+        (["w3", ""], 'right answer is "", which is not a text'),
         (["w3", None], "right answer is null"),
         ([["w3"], []], "empty list"),
         ([["w3"], ["w4", " "]], 'right answer is " "'),
-        ([[3], [4, 5]], "document 0 .*which are not texts"),
-        ([{"value": "w3"}, {"value": "w3"}], "document 0 .*fields of which one is to be named"),
-        (["w3", "{'value': 'w3'}"], "document 1 .*fields of which one is to be named"),
+        ([[3], [4, 5]], "document 0 .*not a list of texts"),
+        ([{"value": "w3"}, {"value": "w3"}], "document 0 .*not a text. Name one of its fields"),
+        (["w3", "{'value': 'w3'}"], "document 1 .*not a text. Name one of its fields"),
     ],
 )
 def test_a_written_answer_that_is_no_text_is_refused(golds: list[Any], fault: str) -> None:
@@ -109,7 +109,7 @@ def test_a_list_of_answers_after_a_single_one_is_refused() -> None:
     """lm-eval takes all documents to have as many answers as the first."""
     task = task_with_written_answers(["w3"])
     task.doc_to_target = lambda doc, *_: ["w3", "w4"]  # type: ignore[method-assign]
-    message = "document 0 .*a list of right answers, and the first .*a single one"
+    message = "document 0 .*a list of right answers, but the first .*a single one"
     with pytest.raises(LaminaError, match=message):
         lm_tasks.test_documents(task)
 
@@ -124,7 +124,7 @@ def test_equal_choices_are_refused_in_a_task_of_ones_own(
         lm_tasks.test_documents(task)
 
     assert len(lm_tasks.test_documents(task, own=False)) == 2
-    warning = "1 documents have choices that no score tells apart. task 'mine', document 1"
+    warning = "1 documents have choices that no score can tell apart. task 'mine', document 1"
     assert warning in caplog.text
 
 
@@ -149,7 +149,7 @@ def test_a_first_document_that_lm_eval_cannot_try_is_explained(tmp_path: Path) -
     (tmp_path / "workflow/tasks/mine.yaml").write_text(TASK_FILE)
     document = {"query": QUESTION, "choices": CHOICES, "gold": 5}
     (tmp_path / "test.jsonl").write_text(json.dumps(document))
-    message = "task 'mine' cannot be made: its first test document.*none of its choices"
+    message = "task 'mine' cannot be made: its first test document.*not one of its choices"
     with pytest.raises(LaminaError, match=message):
         lm_tasks.load_task("mine", tmp_path)
 

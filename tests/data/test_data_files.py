@@ -63,7 +63,7 @@ def test_a_line_that_is_no_question_is_named_with_its_fault_and_the_right_form(
 
     message = str(refused.value)
     assert message.startswith(f"calibrations.mine.choices: {file}, line 2: {fault}")
-    assert 'Write one JSON object a line: {"query": "…"' in message
+    assert 'Write one JSON object per line: {"query": "…"' in message
 
 
 def test_a_question_may_have_two_equal_wrong_choices(tmp_path: Path) -> None:
@@ -110,23 +110,23 @@ def test_documents_are_read_whole_or_in_part(tmp_path: Path, name: str) -> None:
 
 NOT_TEXTS = [
     ("a.json", '{"text": "one"}', 'a.json: {"text": "one"} is not a list. Write a list of texts'),
-    ("a.json", '["one", 2]', "a.json, entry 2: 2 is no text. Write a list of texts"),
+    ("a.json", '["one", 2]', "a.json, entry 2: 2 is not a text. Write a list of texts"),
     ("a.json", '["one",', "a.json, line 1: not JSON"),
     (
         "a.json",
         '{"text": "one"}\n{"text": "two"}',
-        "a.json, line 2: not JSON (Extra data). One object a line is .jsonl",
+        "a.json, line 2: not JSON (Extra data). If it has one object per line, rename it to .jsonl",
     ),
     (
         "a.jsonl",
         '{"text": "one"}\n{"txt": "two"}',
-        "a.jsonl, line 2: `text` is missing. Write one JSON object a line",
+        "a.jsonl, line 2: `text` is missing. Write one JSON object per line",
     ),
-    ("a.jsonl", '{"text": "one"}\n\n{"text": 2}', 'a.jsonl, line 3: {"text": 2} is no text'),
-    ("a.jsonl", '{"text": "one"}\n"two"', 'a.jsonl, line 2: "two" is no text'),
+    ("a.jsonl", '{"text": "one"}\n\n{"text": 2}', 'a.jsonl, line 3: {"text": 2} is not a text'),
+    ("a.jsonl", '{"text": "one"}\n"two"', 'a.jsonl, line 2: "two" is not a text'),
     ("a.jsonl", '{"text": "one"}\n{"text": ', "a.jsonl, line 2: not JSON"),
     ("a.txt", " \n\n\t", "holds no document"),
-    ("a.json", '["", " "]', "holds no document (2 more are white space"),
+    ("a.json", '["", " "]', "holds no document (2 more contain only white space"),
     ("a.jsonl", "", "holds no document. Write the path of a .json (list of texts), .jsonl"),
 ]
 
@@ -155,6 +155,6 @@ def test_documents_of_white_space_do_not_count_and_their_number_is_reported(
     with caplog.at_level(logging.WARNING):
         assert read_documents(tmp_path / "a.json", "0:2") == ["one", "two"]
 
-    assert "holds 2 documents (2 more are white space and left out)" in caplog.text
-    with pytest.raises(LaminaError, match="more than .*a.json holds, 2"):
+    assert "holds 2 documents (2 more contain only white space and are left out)" in caplog.text
+    with pytest.raises(LaminaError, match="more than the 2 documents of .*a.json"):
         read_documents(tmp_path / "a.json", "0:3")

@@ -121,9 +121,12 @@ def test_local_folders_are_read_as_data_sets(
         ({"field": "page"}, ["calibrations.x.field", "no text 'page'", "Its fields are text"]),
         (
             {"documents": "4:9"},
-            ["calibrations.x.documents", '"4:9" asks for more than c4 holds, 6'],
+            ["calibrations.x.documents", '"4:9" asks for more than the 6 documents of c4'],
         ),
-        ({"documents": "7:9"}, ["calibrations.x.documents", "asks for more than c4 holds"]),
+        (
+            {"documents": "7:9"},
+            ["calibrations.x.documents", '"7:9" asks for more than the 6 documents of c4'],
+        ),
     ],
 )
 def test_what_a_data_set_lacks_is_named(
@@ -171,7 +174,9 @@ def test_files_are_splits_if_all_of_their_names_are(tmp_path: Path) -> None:
 
 def test_a_single_file_with_the_name_of_another_split_is_refused(tmp_path: Path) -> None:
     entry = write_jsonl(tmp_path, stress_test=BALLET)
-    message = "its files are named after test, and none after 'train'. Name them oth"
+    message = (
+        "its files are named after test, and none after 'train'. Write one of these, or rename"
+    )
     with pytest.raises(LaminaError, match=message):
         read_hub(entry, tmp_path)
 
@@ -236,7 +241,7 @@ def test_a_folder_with_files_of_several_kinds_is_refused(tmp_path: Path) -> None
     ("line", "message"),
     [
         ("{", "calibrations.x.hub: .*own/a.jsonl, line 2: not JSON"),
-        ("[1]", "own/a.jsonl, line 2: \\[1\\] is no object"),
+        ("[1]", "own/a.jsonl, line 2: \\[1\\] is not an object"),
         ('{"text": null}', "calibrations.x.field: 'text' of a document is null"),
         ('{"text": 3}', "no text 'text'. Its fields are text"),
     ],

@@ -234,7 +234,7 @@ def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
     train = [document | {"g": gold} for document in random_documents(8, 1)]
     splits = {"train": train, "test": random_documents(3, 2)}
     task = make_task(splits, training_split="train", test_split="test")
-    message = f"few-shot example .* has the answer {gold}, which is none of its choices"
+    message = f"few-shot example .* has the answer {gold}, which is not one of its choices"
     with pytest.raises(LaminaError, match=message):
         prompts.build_requests(task, open_encoder(tiny.model(depth=1), tiny.tokenizer()), Style())
 

@@ -132,10 +132,10 @@ def log_likelihood(model: Any, row: Row) -> float:
 
 
 def test_where_bos_or_eos_is_needed_the_message_says_so(manifest: dict, tmp_path: Path) -> None:
-    no_bos = r"neither BOS nor EOS, which an empty question.*tokenizer_config.json"
+    no_bos = r"neither BOS nor EOS, one of which begins an empty question.*tokenizer_config.json"
     with pytest.raises(LaminaError, match=no_bos):
         calibrate(manifest, tmp_path, choices=write_questions(tmp_path, 5, query=""))
-    with pytest.raises(LaminaError, match=r"no EOS, by which a generated answer ends"):
+    with pytest.raises(LaminaError, match=r"no EOS, which ends a generated answer"):
         calibrate(manifest, ROOT, task="microworld_sorting", limit=3)
 
 

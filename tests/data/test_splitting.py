@@ -186,14 +186,14 @@ COPIES = [(5, 6, 7), (5, 6)] * 20  # of one document
 def test_too_few_documents_are_refused_with_their_number(
     n_needed: int, split_copies: Callable[[], Any]
 ) -> None:
-    message = f"at least {n_needed} different documents.* has 1, in samples: 40"
+    message = rf"at least {n_needed} different documents.* has 1 \(samples: 40\)"
     with pytest.raises(LaminaError, match=message):
         split_copies()
 
 
 def test_sources_that_share_too_many_documents_are_refused() -> None:
     chain = [[(1,), (2,)], [(3,), (4,)], [(1,), (3,)]]
-    with pytest.raises(LaminaError, match="in common with others"):
+    with pytest.raises(LaminaError, match="shares so many of its .* with others"):
         for seed in range(20):
             split_documents(chain, lambda count: (1, 1), seed, 2, "a test")
 

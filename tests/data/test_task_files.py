@@ -112,7 +112,7 @@ def test_a_function_is_refused_before_any_job(
 )
 def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Path) -> None:
     write_task(root, metric_list=[metric])
-    with pytest.raises(LaminaError, match="none of lm-eval's own.*trust_code"):
+    with pytest.raises(LaminaError, match="not one of lm-eval's own.*trust_code"):
         lm_tasks.load_task("mine", root)
     assert not (root / "ran").exists()
 
@@ -140,9 +140,9 @@ def yaml_bomb() -> str:
         ("include: mine.yaml", "includes itself"),
         ("include: gone.yaml", "no such task file"),
         ("- a", "holds no keys"),
-        ("a: &a [*a]", "stands inside what it refers to"),
+        ("a: &a [*a]", "is inside the value that it refers to"),
         ("a: !!python/object/apply:os.system [touch ran]", "could not determine a constructor"),
-        ("[" * 1000, "nested too deep"),
+        ("[" * 1000, "nested too deeply"),
         (yaml_bomb(), "more than"),
     ],
     ids=["cycle", "missing", "list", "alias of itself", "Python object", "depth", "bomb"],

@@ -230,7 +230,7 @@ def test_a_mixture_takes_its_fraction_of_a_group(reference_exam: Path) -> None:
 
 
 def test_more_samples_than_a_group_has_are_refused(reference_exam: Path) -> None:
-    message = "calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"
+    message = "calibrations.exam.limit: 161 samples are asked for, but 'exam' has only 160"
     with pytest.raises(LaminaError, match=message):
         calibrate(reference_exam, limit=161)
 

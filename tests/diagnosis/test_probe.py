@@ -104,7 +104,7 @@ def assert_equal_shares(labels: np.ndarray, folds: np.ndarray, n_folds: int) -> 
     ("line", "message"),
     [
         ({"text": "w1"}, "line 7: `label` is missing"),
-        ({"text": 3, "label": "a"}, "line 7: `text` is missing or no text"),
+        ({"text": 3, "label": "a"}, "line 7: `text` is missing or not a text"),
         ({"text": "w1", "label": "c"}, "only 1 of 'c'"),
     ],
 )

@@ -154,7 +154,7 @@ def test_activations_of_a_model_without_a_limit_are_captured() -> None:
 
 def test_a_model_of_several_residual_streams_is_refused() -> None:
     model = configurations.model("qwen4_exp_text")
-    message = "'qwen4_exp_text' has several residual streams side by side"
+    message = "'qwen4_exp_text' has several parallel residual streams"
 
     with pytest.raises(LaminaError, match=message):
         capture_similarities(model, [text(20, 0), text(30, 1)])

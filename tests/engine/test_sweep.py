@@ -165,7 +165,7 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
     with torch.no_grad():
         next(model.model.layers[1].parameters()).fill_(float("nan"))
 
-    with pytest.raises(LaminaError, match="not numbers.*dtype: float32"):
+    with pytest.raises(LaminaError, match="logits that are NaN.*dtype: float32"):
         sweep.sweep_units(model, random_samples(8), ["2"])
 
 

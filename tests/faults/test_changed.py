@@ -175,14 +175,14 @@ EDITS_WHILE_RUNNING = {
         rule="prepare_calibration",
         file="data/own.jsonl",
         edit=swap_choices,
-        message="is not what it was when the run began",
+        message="changed after the run began",
     ),
     "weights": EditWhileRunning(
         target="results/sweeps/reference/own/base/removal/layer/removed=0.parquet",
         rule="sweep_units",
         file="model/model.safetensors",
         edit=study.flip_bit,
-        message="not what they were when it was prepared",
+        message="changed after it was prepared",
     ),
 }
 

@@ -44,17 +44,17 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "lists of aliases": (
         write(study.CONFIG, nested_aliases("[x, y]", "[LAST, LAST]")),
         "faults.yaml",
-        "without the aliases",
+        "without aliases",
     ),
     "mappings of aliases": (
         write(study.CONFIG, nested_aliases("{x: 1}", "{l: LAST, r: LAST}")),
         "faults.yaml",
-        "without the aliases",
+        "without aliases",
     ),
     "merged mappings of aliases": (
         write(study.CONFIG, nested_aliases("{x: 1}", "{<<: [LAST, LAST]}")),
         "faults.yaml",
-        "without the aliases",
+        "without aliases",
     ),
     "an alias inside of its own value": (
         write(study.CONFIG, "a: &a [*a]"),
@@ -64,7 +64,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "deeply nested JSON": (
         write(study.CONFIG, '{"a":' * 50_000),
         "faults.yaml",
-        "Write it flatter",
+        "Use fewer levels",
     ),
     "bytes that are no text": (
         write(study.CONFIG, b"\0\xff" * 99),

@@ -377,7 +377,7 @@ def test_a_gated_model_is_had_with_a_token(first_run: dict[str, str]) -> None:
         ),
         (
             "awq",
-            "models.awq.source: 'lab/awq' is quantised (awq), and layers are measured and cut in "
+            "models.awq.source: 'lab/awq' is quantised (awq), but layers are measured and cut in "
             "floating point",
         ),
         (
@@ -520,11 +520,10 @@ def test_a_second_run_needs_no_network(second_run: SecondRun, project: Project) 
         ),
         (
             "streamed",
-            "Where there is no network, run "
-            "`snakemake results/calibrations/MODEL/streamed.parquet`",
+            "Without network access, run `snakemake results/calibrations/MODEL/streamed.parquet`",
         ),
-        ("wiki", "Where there is no network, run `snakemake results/tasks/wiki.parquet` on a node"),
-        ("sciq", "Where there is no network, load them once where there is one"),
+        ("wiki", "Without network access, run `snakemake results/tasks/wiki.parquet` on a node"),
+        ("sciq", "Without network access, load it once where there is a network"),
     ],
 )
 def test_without_a_network_the_remedy_is_said(
@@ -547,4 +546,4 @@ def test_data_whose_transfer_breaks_again_and_again_are_named(
         "lamina: the data of task 'swag' cannot be loaded (Server disconnected"
     )
     for message in messages.values():
-        assert_one_line(message, "Where there is no network")
+        assert_one_line(message, "Without network access")

@@ -96,14 +96,16 @@ def test_an_export_that_would_be_another_model_is_refused_and_removed(
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
-@pytest.mark.parametrize(("window", "condition"), [(6, ""), (None, " beside a longer prompt")])
+@pytest.mark.parametrize(
+    ("window", "condition"), [(6, ""), (None, " in a batch with a longer prompt")]
+)
 def test_an_export_that_would_generate_other_text_is_refused(
     tmp_path: Path, window: int | None, condition: str
 ) -> None:
     model = configurations.model("minimax", sliding_window=window)
     refusal = (
-        "export of this 'minimax' would generate other text from a cache than without one"
-        f"{condition}: its"
+        "export of this 'minimax' would generate other text with a cache than without one"
+        rf"{condition} \(its"
     )
     with pytest.raises(LaminaError, match=refusal):
         trials.exported(model, tmp_path, REMOVED_UNITS)

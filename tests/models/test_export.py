@@ -527,7 +527,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> No
 
 
 def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="no place for a patch"):
+    with pytest.raises(LaminaError, match="cannot hold a patch"):
         export(tiny.model(), ["1"], tmp_path, random_operators((1, 2)), form="stock")
     assert not (tmp_path / "export").exists()
 

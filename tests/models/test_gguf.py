@@ -195,16 +195,22 @@ def test_a_tokenizer_beside_the_file_is_used_instead(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pre_tokenizer": "own-way"}, "cuts text in the way 'own-way', which is not known here"),
+        (
+            {"pre_tokenizer": "own-way"},
+            "has the pre-tokenizer 'own-way', which lamina does not know",
+        ),
         (
             {"extra_fields": {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 8.0}},
             "settings that would be lost (rope.scaling.type: yarn)",
         ),
         ({"extra_fields": {"llama.logit_scale": 8.0}}, "settings that would be lost (logit_scale)"),
-        ({"extra_fields": {"blk.0.attn_q.bias": np.ones(64, np.float32)}}, "numbers and its model"),
+        (
+            {"extra_fields": {"blk.0.attn_q.bias": np.ones(64, np.float32)}},
+            "weights, but its model",
+        ),
         (
             {"extra_fields": {"llama.attention.value_length": 8.0}},
-            "`llama.attention.value_length: 8.0`, and transformers would build the model with 16",
+            "`llama.attention.value_length: 8.0`, but transformers would build the model with 16",
         ),
         ({"kv_heads": [2, 1, 2]}, "`llama.attention.head_count_kv: [2, 1, 2]`"),
     ],

@@ -52,8 +52,8 @@ def test_a_damaged_file_is_refused_when_the_configuration_is_read(
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (struct.pack("<I", 1), "is of version 1 of the format"),
-        (struct.pack(">I", 3), "is for big-endian machines. Convert it by gguf-convert-endian"),
+        (struct.pack("<I", 1), "has version 1 of the format"),
+        (struct.pack(">I", 3), "is for big-endian machines. Convert it with gguf-convert-endian"),
     ],
 )
 def test_another_version_and_byte_order_are_refused_with_the_remedy(
@@ -108,7 +108,7 @@ def set_number(key: str, number: int) -> Callable[[bytes], bytes]:
         ),
         (
             set_number("llama.block_count", 2),
-            r"stores 3 layers, the last one 2, and says `.*count: 2`",
+            r"stores 3 layers, the last one 2, but says `.*count: 2`",
         ),
         (
             set_number("llama.attention.head_count", 0),
@@ -116,11 +116,11 @@ def set_number(key: str, number: int) -> Callable[[bytes], bytes]:
         ),
         (
             set_number("llama.feed_forward_length", 80),
-            r"has weights of another shape|numbers and its mod",
+            r"has weights of another shape|weights, but its model",
         ),
         (
             set_number("ggml.bos_token_id", 9999),
-            r"the token 9999 for bos, and a vocabulary of \d+ tokens.*tokenizer.json",
+            r"the token 9999 for bos, but a vocabulary of \d+ tokens.*tokenizer.json",
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_file_that_contradicts_itself_is_refused(
 
 def test_a_tokenizer_that_ends_every_text_is_refused(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", flags={"add_eos_token": True})
-    message = r"puts <\|im_end\|> behind every text.*Put the model's tokenizer.json"
+    message = r"puts <\|im_end\|> after every text.*Put the model's tokenizer.json"
     with pytest.raises(LaminaError, match=message):
         dequantise_model(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
 
@@ -197,7 +197,7 @@ HOSTILE_HEADERS = {
         1,
         0,
         setting("a", LIST, struct.pack("<IQ", LIST, HUGE)),
-        "a value of the unknown kind 9 under 'a'",
+        "a value of the unknown type 9 under 'a'",
     ),
     "settings without end": HostileHeader(HUGE, 0, b"", f"claims to have {HUGE} settings"),
     "tensors without end": HostileHeader(0, HUGE, b"", f"claims to have {HUGE} tensors"),

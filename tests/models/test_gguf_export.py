@@ -169,8 +169,8 @@ def test_shards_become_one_file_without_the_removed_layers(file: Path, tmp_path:
 @pytest.mark.parametrize(
     ("units", "methods", "message"),
     [
-        (["1"], {"repair": "ghost"}, "quantised anew. Leave --form out"),
-        (["1"], {"healing": "lora"}, "quantised anew. Leave --form out"),
+        (["1"], {"repair": "ghost"}, "quantised again. Leave --form out"),
+        (["1"], {"healing": "lora"}, "quantised again. Leave --form out"),
         (["1.mlp"], {}, "no place for half a layer"),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_variant_that_is_not_layers_taken_out_is_refused(
 
 def test_a_checkpoint_is_not_exported_as_a_gguf_file(tmp_path: Path) -> None:
     source = source_of(base_folder(tmp_path / "base"), ["1"])
-    with pytest.raises(LaminaError, match="no GGUF file.*convert_hf_to_gguf"):
+    with pytest.raises(LaminaError, match="not a GGUF file.*convert_hf_to_gguf"):
         save.export_variant(tiny.model(), source, tmp_path / "export", form="gguf")
 
 

@@ -135,12 +135,12 @@ def test_numbers_are_cut_as_the_file_says(
         ),
         (
             Vocabulary(["a", "b", "c"], [1, 1, 1], ["a b"]),
-            "merges 'a b', and not all of these are tokens",
+            "merges 'a b', but not all of these are tokens",
         ),
         (Vocabulary(["a", "b", "c"], [1, 1, 1], None), "a byte-level vocabulary without merges"),
         (
             Vocabulary(["a", "b", "ab"], [1, 1, 1], ["a b"], flags={"bos_token_id": 9}),
-            "has the token 9 for bos, and a vocabulary of 3 tokens",
+            "has the token 9 for bos, but a vocabulary of 3 tokens",
         ),
     ],
 )

@@ -66,14 +66,14 @@ def without_tensors(name_part: str) -> Callable[[State], State]:
         (
             with_tensor("self_attn.k_proj.bias", torch.ones(16)),
             {},
-            "k_proj.bias, .* no place.*attention_bias",
+            "k_proj.bias, which its config.json does not ask for.*attention_bias",
         ),
         (
             unchanged,
             {"num_hidden_layers": 3},
-            r"stores model.layers.3.* more, for which its config.json has no place",
+            r"stores model.layers.3.* more, which its config.json does not ask for",
         ),
-        (with_prefix("policy"), {}, "under other names: 'policy.' is before each"),
+        (with_prefix("policy"), {}, "has the extra prefix 'policy.' in the names of its weights"),
     ],
 )
 def test_weights_that_are_not_those_of_the_configuration_are_not_loaded(
@@ -123,7 +123,7 @@ def test_tied_weights_that_differ_are_refused(tmp_path: Path) -> None:
 
     change_config(tmp_path, tie_word_embeddings=True)
 
-    message = r"lm_head.weight and model.embed_tokens.weight with different numbers.*: false"
+    message = r"lm_head.weight and model.embed_tokens.weight with different values.*: false"
     with pytest.raises(LaminaError, match=message):
         load_folder(tmp_path, "auto", False)
 
@@ -310,7 +310,7 @@ def test_a_folder_in_a_quantised_format_that_is_not_dequantised_is_refused(
 ) -> None:
     write_model_and_data(tmp_path)
     change_config(tmp_path / "small", quantization_config={"quant_method": method})
-    message = rf"^models.small.source: .* is quantised \({method}\), and .* Write the checkpoint"
+    message = rf"^models.small.source: .* is quantised \({method}\), but .* Write the checkpoint"
     with pytest.raises(LaminaError, match=message):
         load_configuration(minimal_config(), tmp_path)
 

@@ -132,7 +132,7 @@ def test_a_donor_equal_to_the_base_changes_no_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"intermediate_size": 64}, "mlp.*is .* there"),
+        ({"intermediate_size": 64}, "mlp.*is .*, but .* in the model"),
         ({"depth": 4}, "layers.4"),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}, "rope_parameters"),
     ],

@@ -124,8 +124,8 @@ def test_the_map_that_writes_to_the_stream_is_found(family: str, name: str) -> N
 @pytest.mark.parametrize(
     ("family", "reason"),
     [
-        ("gemma2", "a norm between the MLP and the stream"),
-        ("mixtral", "has no one linear map"),
+        ("gemma2", "a norm or a factor between the MLP and the stream"),
+        ("mixtral", "has no single linear map"),
     ],
 )
 def test_a_model_without_one_map_that_writes_to_the_stream_is_refused(

@@ -144,8 +144,8 @@ def test_a_chat_template_is_tried_with_the_system_prompt(folder: Path) -> None:
 
 
 UNKNOWN_TOKEN = (
-    rf"holds \[PAD\], token {tiny.VOCABULARY} of the tokenizer, and the model has embeddings of "
-    rf"{tiny.VOCABULARY} tokens"
+    rf"holds \[PAD\], token {tiny.VOCABULARY} of the tokenizer, but the model has embeddings for "
+    rf"only {tiny.VOCABULARY} tokens"
 )
 
 

@@ -110,7 +110,7 @@ def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project:
     run = with_config(project, config).run(sweep, check=False)
 
     assert run.returncode != 0
-    assert "not numbers" in run.stdout
+    assert "logits that are NaN" in run.stdout
     assert "dtype: float32" in run.stdout
     assert not (project.folder / sweep).exists()
     assert not list((project.folder / "results").rglob("*.tmp"))

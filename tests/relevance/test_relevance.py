@@ -151,7 +151,7 @@ def test_margin_is_refused_with_a_reason_where_samples_have_no_choices(
 
     row_of_unit = score_units(table, "margin", Context(chance=0.0, score="acc"))["0"]
 
-    reason = f"{n_without_choices} of 200 samples have no choices to lead over"
+    reason = f"{n_without_choices} of 200 samples have no choices, so no margin"
     assert row_of_unit["score"] is None
     assert row_of_unit["rank"] is None
     assert row_of_unit["reason"] == reason

@@ -345,7 +345,7 @@ def test_replaceme_is_refused_where_a_norm_is_on_the_stream() -> None:
 
 
 def test_replaceme_is_refused_where_no_mlp_is_before_the_run() -> None:
-    with pytest.raises(LaminaError, match=r"before layer 0 there is none.*protect: \[0\]"):
+    with pytest.raises(LaminaError, match=r"layer 0 has none before it.*protect: \[0\]"):
         fit_method(tiny.model(), ReplaceMe(), [(0, 2)])
 
 

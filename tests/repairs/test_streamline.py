@@ -228,14 +228,14 @@ def test_runs_are_trained_apart_and_the_seed_decides() -> None:
 
 
 def test_a_run_without_a_layer_before_it_is_refused() -> None:
-    with pytest.raises(LaminaError, match=r"before layer 0 there is none.*protect: \[0\]"):
+    with pytest.raises(LaminaError, match=r"layer 0 has none before it.*protect: \[0\]"):
         fit_method(tiny.model(), Streamline(), [(0, 2)])
 
 
 def test_quantised_weights_are_refused() -> None:
     model = tiny.model("bitnet")
     model.config.quantization_config = {"quant_method": "bitnet"}
-    message = "streamline trains weights, and those of this model are quantised"
+    message = "streamline trains weights, but those of this model are quantised"
 
     with pytest.raises(LaminaError, match=message):
         fit_method(model, Streamline(), [RUN])

@@ -78,7 +78,7 @@ def test_a_job_refuses_a_file_that_changed_since_the_run_began(file: Path) -> No
     hashes_before = contents.hash_files([str(file)])
     rewrite(file, "two")
     contents.check_contents(contents.hash_files([str(file)]))
-    message = r"mine.jsonl is not what it was when the run began.*Start again"
+    message = r"mine.jsonl changed after the run began.*Start again"
     with pytest.raises(LaminaError, match=message):
         contents.check_contents(hashes_before)
 

@@ -99,7 +99,7 @@ def test_the_first_failure_is_that_of_a_job_that_never_succeeded(run_log: Path) 
 @pytest.mark.parametrize(
     ("ending", "reason"),
     [
-        (KILLED, "Signal SIGKILL ended the job. The system sends it where memory"),
+        (KILLED, "Signal SIGKILL ended the job. The system sends it when memory"),
         ("died with <Signals.SIGSEGV: 11>.", "Signal SIGSEGV ended the job."),
         ("returned non-zero exit status 3.", "The job wrote nothing and ended with exit status 3."),
         ("", "The job wrote nothing and ended with an unknown status."),
@@ -140,7 +140,7 @@ def test_a_bar_of_progress_is_no_reason(run_log: Path) -> None:
 def test_a_run_that_was_stopped_has_no_failure(run_log: Path) -> None:
     stopping = "Terminating processes on user request, this might take some time.\n"
     run_log.write_text(stopping + job_error("fit_patch", 4, "bug.log"))
-    assert first_failure(run_log) == "\nStopped. The same command goes on."
+    assert first_failure(run_log) == "\nStopped. Run the same command to continue."
 
 
 def test_a_run_without_a_failed_job_reports_none(run_log: Path) -> None:

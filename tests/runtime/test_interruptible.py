@@ -9,7 +9,7 @@ from typing import IO
 
 import pytest
 
-STOPPED = "Stopped. The same command goes on.\n"
+STOPPED = "Stopped. Run the same command to continue.\n"
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -48,12 +48,12 @@ def configuration(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
             "small/recall/accuracy/removed=1/xyz/none",
             "'xyz' is not defined.*Choose from none, ghost",
         ),
-        ("small/none/none/removed=0/none/none", "is the base model, its own checkpoint"),
+        ("small/none/none/removed=0/none/none", "is the base model, which is already a checkpoint"),
         (
             "small/recall/accuracy/removed=0/none/none",
-            "0 is no size of selector 'accuracy', which only removes. Write at least 1",
+            "0 is not a size of selector 'accuracy', which only removes. Write at least 1",
         ),
-        ("small/recall/accuracy/removed=-2/none/none", "-2 is no size of selector 'accuracy'"),
+        ("small/recall/accuracy/removed=-2/none/none", "-2 is not a size of selector 'accuracy'"),
         (
             "small/recall/accuracy/removed=8/none/none",
             "8 is more than.*from 'small', which has 8 layers.*Write at most 7",
@@ -122,11 +122,11 @@ def test_a_size_of_shards_is_allowed(configuration: Configuration) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"LAMINA_EXPORT_FORM": "codee"}, "no form 'codee' .* Did you mean 'code'"),
-        ({"LAMINA_EXPORT_SHARD": "2XB"}, "'2XB' is no size.* such as 2GB"),
+        ({"LAMINA_EXPORT_FORM": "codee"}, "no export form 'codee'. Did you mean 'code'"),
+        ({"LAMINA_EXPORT_SHARD": "2XB"}, "'2XB' is not a file size.* such as 2GB"),
         (
             {"LAMINA_EXPORT_FORM": "gguf"},  # of a model that is a checkpoint
-            "no GGUF file. Leave --form out, and run llama.cpp's convert_hf_to_gguf.py",
+            "not a GGUF file. Leave --form out, and run llama.cpp's convert_hf_to_gguf.py",
         ),
     ],
 )

@@ -55,7 +55,7 @@ def test_only_a_run_that_begins_at_layer_0_is_refused(fit_rows: list[dict[str, A
     refused, repaired = fit_rows
 
     assert (refused["removed"], refused["boundary"]) == (2, "0-1")
-    assert "before layer 0 there is none" in refused["refused"]
+    assert "layer 0 has none before it" in refused["refused"]
     assert "protect: [0]" in refused["refused"]
     assert refused["n_samples"] is None
     assert (repaired["removed"], repaired["boundary"]) == (1, "2-3")

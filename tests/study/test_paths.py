@@ -80,6 +80,6 @@ def test_a_study_whose_name_differs_by_case_from_an_earlier_one_is_refused(
     (tmp_path / "studies/Mine").mkdir(parents=True)
 
     with pytest.raises(
-        LaminaError, match="already holds a study 'Mine'.*'mine' for the same.*Rename"
+        LaminaError, match="already holds a study 'Mine'.* same name to DuckDB as 'mine'.*Rename"
     ):
         paths.study_name(["mine.yaml"], tmp_path)

@@ -469,7 +469,9 @@ def test_a_size_without_room_for_a_layer_more_is_refused(root: Path) -> None:
     raw = configure_raw([{"latency": "101%"}], selectors=["again"])
     raw["selectors"]["again"] = {"metric": "perplexity", "strategy": "repeat"}
 
-    with pytest.raises(LaminaError, match=r"no room for a layer more: with one, 'tiny' takes up"):
+    with pytest.raises(
+        LaminaError, match=r"no room for another layer: with one more, 'tiny' takes up"
+    ):
         load_configuration(raw, root)
 
 
@@ -504,7 +506,7 @@ def test_a_size_that_cannot_be_is_refused_with_the_numbers(
 
 
 def test_a_size_in_memory_of_a_model_that_is_not_on_disk_is_refused(root: Path) -> None:
-    with pytest.raises(LaminaError, match="shapes of 'hub', which are read from a folder"):
+    with pytest.raises(LaminaError, match="shapes of 'hub', which can only be read from a folder"):
         configure(root, 1, {"memory": "6GB"}, models=["hub"])
 
 

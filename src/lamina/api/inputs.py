@@ -48,7 +48,7 @@ class NamedEntries(Entry):
             for name, entry in getattr(self, section).items():
                 for key in sorted(KEYS_OF_STUDIES & entry.model_fields_set):
                     raise invalid(
-                        "is a key of the workflow, which makes several entries of one. Leave it "
+                        "only works in the workflow, which makes several entries of one. Leave it "
                         "out, and call the function once for each.",
                         f"{section}.{name}.{key}",
                     )

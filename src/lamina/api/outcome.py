@@ -101,13 +101,15 @@ def _find_base(variants: Sequence[PrunedModel]) -> PreparedModel:
     """
     bases = {id(pruned.base): pruned.base for pruned in variants}
     if len(bases) != 1:
-        raise LaminaError("variants: give at least one, all made from the same open model.")
+        raise LaminaError(
+            "variants: give at least one, all made from one call of lamina.open_model."
+        )
     names = [str(pruned.variant) for pruned in variants]
     for name in names:
         if names.count(name) > 1:
             raise LaminaError(
-                f"variants: two are named {name}. Give one of them another `name` where it is "
-                "selected, repaired or trained."
+                f"variants: two are named {name}. Give one of them another `name` when you select, "
+                "repair or train it."
             )
     return next(iter(bases.values()))
 

@@ -107,8 +107,9 @@ def _count_removed(entry: int | str, selector: Selector, n_layers: int) -> int:
         size = None
     if size is None or size not in sizes:
         raise LaminaError(
-            f"removed: {entry!r} is no size for strategy '{selector.strategy}'. Write a number of "
-            f'{sizes.start} to {sizes.stop - 1}, or a share of the {n_layers} layers such as "25%".'
+            f"removed: {entry!r} is not a size for strategy '{selector.strategy}'. Write a number "
+            f"from {sizes.start} to {sizes.stop - 1}, or a share of the {n_layers} layers such as "
+            '"25%".'
         )
     return size
 

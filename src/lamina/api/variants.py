@@ -88,8 +88,8 @@ def find_calibrations(
     for name in sorted(set(names) - {own}):
         if name not in given:
             raise LaminaError(
-                f"an option names calibration '{name}', and only {', '.join(given)} were given to "
-                f"lamina.select. Add lamina.prepare(base, '{name}', …) to them."
+                f"an option names calibration '{name}', but lamina.select was given only "
+                f"{', '.join(given)}. Add lamina.prepare(base, '{name}', …) to them."
             )
         found[name] = given[name]
     return found
@@ -115,7 +115,9 @@ def repair(
     """
     _check_single(pruned, "repair")
     if pruned.patches is not None or pruned.adapter is not None:
-        raise LaminaError(f"{pruned.variant} is repaired or trained already. Repair a bare one.")
+        raise LaminaError(
+            f"{pruned.variant} is already repaired or trained. Give a model without a repair."
+        )
     if options:
         name = name or str(options.get("method", "repair"))
         entry = NamedEntries.from_options({"repairs": {name: options}}).repairs[name]
@@ -123,7 +125,7 @@ def repair(
         name = pruned.plan.choice.get("repair")
         if name is None:
             raise LaminaError(
-                f"no repair was chosen together with {pruned.variant}. Give a method, such as "
+                f"the selection of {pruned.variant} chose no repair. Give a method, such as "
                 'lamina.repair(pruned, method="ghost").'
             )
         if name not in pruned.repairs:
@@ -139,7 +141,7 @@ def _check_single(pruned: PrunedModel, function: str) -> None:
     """
     if not isinstance(pruned, PrunedModel):
         raise LaminaError(
-            f"lamina.{function} takes one pruned model, and lamina.select gives a list of them. "
+            f"lamina.{function} takes one pruned model, but lamina.select returns a list of them. "
             f"Write (pruned,) = lamina.select(…), then lamina.{function}(pruned, …)."
         )
 
@@ -190,7 +192,9 @@ def heal(
     """
     _check_single(pruned, "heal")
     if pruned.adapter is not None:
-        raise LaminaError(f"{pruned.variant} is trained already. Give the one before its healing.")
+        raise LaminaError(
+            f"{pruned.variant} is already trained. Give the model from before its healing."
+        )
     name = name or str(options.get("method", "healing"))
     entry = NamedEntries.from_options({"healings": {name: options}}).healings[name]
     weights = entry.ordered_weights(pruned.variant.calibration)

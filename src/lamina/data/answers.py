@@ -74,20 +74,20 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     gold = task.doc_to_target(doc)
     if task.config.doc_to_choice is not None:
         if isinstance(gold, list):
-            raise NoAnswer("it has several right choices, of which one is to be written.")
+            raise NoAnswer("it has several right choices, but the model is to write only one.")
         choices = task.doc_to_choice(doc)
         gold = choices[_choice_index(gold, choices)]
 
     texts: list[str] = []
     for answer in _as_list(gold):
         if isinstance(gold, list) and not isinstance(answer, str):
-            raise NoAnswer(f"its right answers are {shorten_value(gold)}, which are not texts.")
+            raise NoAnswer(f"its right answers are {shorten_value(gold)}, not a list of texts.")
         if isinstance(_undo_template(answer), dict) and not _is_json(answer):
             raise NoAnswer(
-                f"its right answer is {shorten_value(answer)}, fields of which one is to be named."
+                f"its right answer is {shorten_value(answer)}, not a text. Name one of its fields."
             )
         if answer is None or not str(answer).strip():
-            raise NoAnswer(f"its right answer is {shorten_value(answer)}, which is no text.")
+            raise NoAnswer(f"its right answer is {shorten_value(answer)}, which is not a text.")
         texts.append(str(answer))
     return list(dict.fromkeys(texts))
 
@@ -132,13 +132,15 @@ def check_documents(
         if is_own or not fault.has_answer:
             raise LaminaError(
                 f"{location} ('{document_start(task, doc)}'): {fault.sentence} Correct the "
-                "document, or what the task file says of its answer (doc_to_target, "
-                "doc_to_choice), or leave the document out (process_docs)."
+                "document or the task file's keys for answers (doc_to_target, doc_to_choice), or "
+                "leave the document out (process_docs)."
             )
         tolerated.append(f"{location}: {fault.sentence}")
     if tolerated:
         _logger.warning(
-            "%d documents have choices that no score tells apart. %s", len(tolerated), tolerated[0]
+            "%d documents have choices that no score can tell apart. %s",
+            len(tolerated),
+            tolerated[0],
         )
 
 
@@ -179,14 +181,13 @@ def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> N
     if not undecided:
         return
     fault = (
-        f"{where}: {len(undecided)} of {n_documents} documents have a right choice whose tokens "
-        f"are those of a wrong one, so that no score decides them, such as {undecided[0]}."
+        f"{where}: {len(undecided)} of {n_documents} documents have a right and a wrong choice "
+        f"with the same tokens, which no score can tell apart, such as {undecided[0]}."
     )
     if 2 * len(undecided) >= n_documents:
         raise LaminaError(
-            f"{fault} The tokenizer of this model lacks the script, or does not tell case, accents "
-            "or width apart. Write choices that differ in its tokens, or leave the task out for "
-            "this model."
+            f"{fault} This model's tokenizer lacks the script, or ignores case, accents or width. "
+            "Write choices whose tokens differ, or leave the task out for this model."
         )
     _logger.warning("%s", fault)
 
@@ -202,8 +203,8 @@ def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterabl
     advice = "Write acc, acc_norm or mcc under metric_list in its task file."
     if not _CHOICE_METRICS & set(aggregations):
         raise LaminaError(
-            f"task '{task.config.task}': lm-eval measures none of its metrics "
-            f"({', '.join(aggregations)}) on choices. {advice}"
+            f"task '{task.config.task}': lm-eval computes none of its metrics "
+            f"({', '.join(aggregations)}) for multiple choice. {advice}"
         )
     if aggregations.get("f1") is not metrics.f1_score:
         return
@@ -211,7 +212,7 @@ def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterabl
         n_choices = len(task.doc_to_choice(task.eval_docs[index]))
         if n_choices > 2:
             raise LaminaError(
-                f"task '{task.config.task}': its metric f1 is that of two classes, and document "
+                f"task '{task.config.task}': its metric f1 is for two classes, but document "
                 f"{index} of {split} has {n_choices} choices. {advice}"
             )
 
@@ -231,7 +232,7 @@ def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) ->
         if has_choices:
             _check_some_are_wrong(task, doc)
         elif output_type == "loglikelihood" and has_several:
-            raise NoAnswer("it has several right answers, and the likelihood is that of one.")
+            raise NoAnswer("it has several right answers, but a likelihood is that of one answer.")
         else:
             right_texts(task, doc)
     except NoAnswer as error:
@@ -244,7 +245,7 @@ def _find_fault(task: ConfigurableTask, doc: dict[str, Any], is_scored: bool) ->
             answers = "a list of right answers"
             answers_of_first = "a single one"
         sentence = (
-            f"it has {answers}, and the first document of the task has {answers_of_first}: "
+            f"it has {answers}, but the first document of the task has {answers_of_first}: "
             "lm-eval would count it as wrong."
         )
         return Fault(sentence, has_answer=False)
@@ -296,15 +297,15 @@ def _choice_index(gold: Any, choices: list[str]) -> int:
         if gold in choices:
             return choices.index(gold)
         raise NoAnswer(
-            f"its right answer is {shorten_value(gold)}, which is none of its {len(choices)} choices."
+            f"its right answer is {shorten_value(gold)}, not one of its {len(choices)} choices."
         )
     if not isinstance(gold, int):
         advice = ""
         if isinstance(gold, float) and gold.is_integer():
             # A column with empty cells turns 1 into 1.0, which lm-eval itself does not accept.
-            advice = ": write whole numbers, or `| int` behind it"
+            advice = ": write whole numbers, or append `| int`"
         raise NoAnswer(
-            f"its right answer is {shorten_value(gold)}, which is no number of a choice{advice}."
+            f"its right answer is {shorten_value(gold)}, not the number of a choice{advice}."
         )
     if not 0 <= gold < len(choices):
         raise NoAnswer(

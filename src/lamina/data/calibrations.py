@@ -132,9 +132,9 @@ def check_ids(
         if token_id >= vocabulary:
             raise LaminaError(
                 f"{location} holds {tokenizer.convert_ids_to_tokens(token_id)}, token {token_id} "
-                f"of the tokenizer, and the model has embeddings of {vocabulary} tokens (0 to "
-                f"{vocabulary - 1}). Take it out of the text, or out of the tokenizer "
-                "(added_tokens), which has more tokens than the model."
+                f"of the tokenizer, but the model has embeddings for only {vocabulary} tokens (0 "
+                f"to {vocabulary - 1}). Remove it from the text, or from the tokenizer "
+                "(added_tokens)."
             )
 
 

@@ -28,7 +28,7 @@ UNKNOWN_DATASET = (
 _FILE_FORM = (
     f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
 )
-_LINE_FORM = 'Write one JSON object a line: {"text": "…"}.'
+_LINE_FORM = 'Write one JSON object per line: {"text": "…"}.'
 _LIST_FORM = 'Write a list of texts: ["…", "…"].'
 # A line between documents of a .txt file may hold invisible blanks.
 _BLANK_LINES = re.compile(r"\n\s*\n")
@@ -77,7 +77,7 @@ def read_documents(
     texts = _read_texts(path, f"{where}.text")
     kept = [text for text in texts if blank or text.strip()]
     n_blank = len(texts) - len(kept)
-    note = f" ({n_blank} more are white space and left out)" if n_blank else ""
+    note = f" ({n_blank} more contain only white space and are left out)" if n_blank else ""
     if is_long is not None:
         kept = [text for text in kept if is_long(text)]
     if not kept:
@@ -102,8 +102,8 @@ def check_range(
     if first >= count or (last or 0) > count:
         possible_first = first if first < count else 0
         raise LaminaError(
-            f'{where}.documents: "{documents}" asks for more than {path} holds, {count}. Write '
-            f'"{possible_first}:{count}", or null for all.'
+            f'{where}.documents: "{documents}" asks for more than the {count} documents of {path}. '
+            f'Write "{possible_first}:{count}", or null for all.'
         )
     return first, last
 
@@ -129,20 +129,18 @@ def read_hub(
     try:
         rows = _open_rows(entry, root, where)
         counted_texts = filter(is_long or bool, _document_texts(rows, entry, where))
-        texts = list(islice(counted_texts, first, last))
+        read_texts = list(islice(counted_texts, last))
     except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
         raise _explain_failure(error, entry, root, where) from error
 
-    if not texts and not first:
+    if not read_texts:
         raise LaminaError(
             f"{where}.hub: '{entry.hub}' holds no document"
             + (" of at least `min_tokens` tokens" if is_long else "")
-            + f". Write another, or another field than '{entry.field}'."
+            + f". Write another data set, or a `field` other than '{entry.field}'."
         )
-    if not texts or (last is not None and len(texts) < last - first):
-        n_documents = first + len(texts) if texts else 0
-        check_range(entry.documents or "0:1", n_documents, entry.hub, where)
-    return texts
+    check_range(entry.documents, len(read_texts), entry.hub, where)
+    return read_texts[first:]
 
 
 def check_folder(entry: HubTexts, root: Path, where: str) -> None:
@@ -160,9 +158,8 @@ def _read_texts(path: Path, where: str) -> list[str]:
     suffix = path.suffix.lower()
     if suffix in _NO_TEXT_FILES:
         raise LaminaError(
-            f"{where}: {path} is a table or compressed. Write the path of {_FILE_FORM}; a "
-            "calibration reads tables and compressed files from a folder, by `hub: FOLDER` in the "
-            "place of `text`."
+            f"{where}: {path} is a table or compressed. Write the path of {_FILE_FORM}. For tables "
+            "or compressed files in a calibration, write `hub: FOLDER` instead of `text`."
         )
     content = read_text(path, where, _FILE_FORM)
     location = f"{where}: {path}"
@@ -182,7 +179,7 @@ def _parse_json_list(content: str, location: str) -> list[str]:
     except json.JSONDecodeError as error:
         advice = _LIST_FORM
         if error.msg == "Extra data":
-            advice = "One object a line is .jsonl: rename the file."
+            advice = "If it has one object per line, rename it to .jsonl."
         raise LaminaError(
             f"{location}, line {error.lineno}: not JSON ({error.msg}). {advice}"
         ) from error
@@ -205,7 +202,7 @@ def _text_of(value: object, location: str, form: str) -> str:
         return text
     if isinstance(value, dict) and "text" not in value:
         raise LaminaError(f"{location}: `text` is missing. {form}")
-    raise LaminaError(f"{location}: {shorten_value(value)} is no text. {form}")
+    raise LaminaError(f"{location}: {shorten_value(value)} is not a text. {form}")
 
 
 def _open_rows(entry: HubTexts, root: Path, where: str) -> Iterable[dict[str, Any]]:
@@ -247,8 +244,8 @@ def _explain_failure(error: Exception, entry: HubTexts, root: Path, where: str) 
         advice = "Correct the name or the split."  # the error lists the existing ones
     else:
         advice = (
-            f"Where there is no network, run `snakemake {_prepared_file(where)}` on a node with "
-            "one, or write a folder of its files."
+            f"Without network access, run `snakemake {_prepared_file(where)}` on a node that has "
+            "it, or write a folder with its files."
         )
     reason = " ".join(str(error).split())
     return LaminaError(
@@ -292,8 +289,8 @@ def _field_text(row: dict[str, Any], field: str, where: str) -> str:
         )
     names = ", ".join(map(str, row))
     raise LaminaError(
-        f"{where}.field: a document has no text '{field}'. Its fields are {names}: write "
-        "one that is a text, or a list of turns."
+        f"{where}.field: a document has no text '{field}'. Its fields are {names}. Write "
+        "one that holds a text, or a list of turns."
     )
 
 

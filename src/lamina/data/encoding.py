@@ -32,13 +32,13 @@ class EncodingLM(HFLM):
     def prefix_token_id(self) -> int:
         """BOS, else EOS: the token that stands for an empty question."""
         return self._require(
-            super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after"
+            super().prefix_token_id, "neither BOS nor EOS, one of which begins an empty question"
         )
 
     @property
     def eot_token_id(self) -> int:
         """EOS, which ends a generated answer."""
-        return self._require(super().eot_token_id, "no EOS, by which a generated answer ends")
+        return self._require(super().eot_token_id, "no EOS, which ends a generated answer")
 
     def _require(self, token_id: int | None, lack: str) -> int:
         if token_id is None:

@@ -14,8 +14,8 @@ from typing import Any
 from lamina.errors import LaminaError
 
 _QUESTION_FORM = (
-    'Write one JSON object a line: {"query": "…", "choices": ["…", "…"], "gold": 0}, gold being the '
-    "number of the right choice, counted from 0."
+    'Write one JSON object per line: {"query": "…", "choices": ["…", "…"], "gold": 0}. `gold` '
+    "is the number of the right choice, counted from 0."
 )
 _LABELLED_FORM = 'Each line is {"text": …, "label": …}.'
 _PAIR_FORM = (
@@ -78,7 +78,7 @@ def decode_text(data: bytes, location: str, first_line: int = 1) -> str:
         raise LaminaError(
             f"{location}, line {line_number}: not {encoding_name} (byte "
             f"0x{data[error.start]:02x}). Save the file as UTF-8, for example with `iconv -f "
-            "ENCODING -t utf-8`, ENCODING being what it was saved in, such as latin1, gbk or "
+            "ENCODING -t utf-8`, where ENCODING is that of the file, such as latin1, gbk or "
             "shift_jis."
         ) from error
     if "\0" in text:
@@ -95,12 +95,12 @@ def _explain_nul(data: bytes) -> str:
     if max(n_even, n_odd) > 1 and min(n_even, n_odd) <= max(n_even, n_odd) / 10:
         encoding = "utf-16be" if n_even > n_odd else "utf-16le"
         return (
-            "it holds NUL, as UTF-16 without a byte order mark does. Save the file as UTF-8, for "
-            f"example with `iconv -f {encoding} -t utf-8`."
+            "it contains NUL bytes, as UTF-16 without a byte order mark does. Save the file as "
+            f"UTF-8, for example with `iconv -f {encoding} -t utf-8`."
         )
     return (
-        "it holds NUL, which no text does: the file is damaged, or it is no text. Take the NUL "
-        "out, for example with `tr -d '\\000'`, or restore the file."
+        "it contains NUL bytes: the file is damaged, or it is not a text file. Remove them, for "
+        "example with `tr -d '\\000'`, or restore the file."
     )
 
 
@@ -116,8 +116,8 @@ def surrogate_fault(value: Any) -> str | None:
         half = f"\\u{ord(text[error.start]):04x}"
         before = text[max(0, error.start - 20) : error.start]
         return (
-            f"'…{before}{half}' ends with half of a character ({half}), which an emoji cut in two "
-            "leaves. Write the whole character, or take the half out."
+            f"'…{before}{half}' ends with half a character ({half}), such as half an emoji. Write "
+            "the whole character, or remove the half."
         )
     return None
 
@@ -189,8 +189,8 @@ def check_limit(limit: int | None, n_questions: int | None, where: str, source: 
     """Refuse a number of samples that is larger than the number available."""
     if limit and n_questions is not None and limit > n_questions:
         raise LaminaError(
-            f"{where}: {limit} samples are asked for, and '{source}' has {n_questions}. Write at "
-            f"most {n_questions}, or leave it out."
+            f"{where}: {limit} samples are asked for, but '{source}' has only {n_questions}. Write "
+            f"at most {n_questions}, or leave it out."
         )
 
 
@@ -198,8 +198,8 @@ def check_examples(num_fewshot: int | None, n_questions: int | None, where: str,
     """Refuse more examples than the file has other questions, from which they are drawn."""
     if num_fewshot and n_questions is not None and num_fewshot >= n_questions:
         raise LaminaError(
-            f"{where}: {num_fewshot} examples are more than the other {n_questions - 1} questions "
-            f"of '{file}', from which they are drawn. Write at most {n_questions - 1}."
+            f"{where}: {num_fewshot} examples cannot be drawn from the other {n_questions - 1} "
+            f"questions of '{file}'. Write at most {n_questions - 1}."
         )
 
 
@@ -282,8 +282,8 @@ def read_labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
         if rare_labels:
             rarest = f", and only {counts[rare_labels[0]]} of '{rare_labels[0]}'"
         raise LaminaError(
-            f"{where}: {path} has {len(counts)} labels{rarest}. Write two labels or more, and at "
-            f"least {folds} lines of each, one for every fold."
+            f"{where}: {path} has {len(counts)} labels{rarest}. Write at least two labels, and at "
+            f"least {folds} lines of each, one per fold."
         )
     return texts
 
@@ -320,7 +320,7 @@ def _read_lines(
         for key, value_type in keys.items():
             value = line.get(key) if isinstance(line, dict) else None
             if value in ("", None) or not isinstance(value, value_type):
-                raise LaminaError(f"{location}: `{key}` is missing or no text. {form}")
+                raise LaminaError(f"{location}: `{key}` is missing or not a text. {form}")
             if fault := surrogate_fault(value):
                 raise LaminaError(f"{location}: {fault}")
     return lines

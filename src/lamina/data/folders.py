@@ -105,8 +105,8 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
     if split not in split_by_path.values():
         available = ", ".join(sorted(set(split_by_path.values())))
         raise LaminaError(
-            f"{where}: its files are named after {available}, and none after '{split}'. Name them "
-            "otherwise if they are no splits."
+            f"{where}: its files are named after {available}, and none after '{split}'. Write one "
+            "of these, or rename the files if these are not splits."
         )
     return [path for path in paths if split_by_path[path] == split]
 
@@ -241,9 +241,9 @@ def _files_without_splits(
         name = path.relative_to(folder)
         if named.says_nothing_else or len(splits_by_pattern[named.pattern]) > 1:
             raise LaminaError(
-                f"{where}: '{name}' is named after the split {named.split}, and '{unnamed}' after "
-                "none, so it is not known which files are for training. Put those into a folder of "
-                "their own, or name the files of each split in its README.md (`configs:` with "
+                f"{where}: '{name}' is named after the split {named.split}, but '{unnamed}' after "
+                "none, so it is unclear which files are for training. Put those into a folder of "
+                "their own, or list the files of each split in its README.md (`configs:` with "
                 "`data_files:`)."
             )
         doubtful_names.append(str(name))
@@ -297,7 +297,7 @@ def _arrow_batches(source: pa.NativeFile) -> Iterable[pa.RecordBatch]:
 def _json_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
     for location, row in _json_entries(file, fields[0]):
         if not isinstance(row, dict):
-            raise LaminaError(f"{location}: {shorten_value(row)} is no object with fields.")
+            raise LaminaError(f"{location}: {shorten_value(row)} is not an object with fields.")
         for field in fields:
             if fault := surrogate_fault(row.get(field)):
                 raise LaminaError(f"{location}: {fault}")

@@ -100,7 +100,7 @@ def _load(
         # lm-eval tries the first document when it makes a task.
         raise LaminaError(
             f"task '{name}' cannot be made: its first test document does not fit its task file "
-            f"({error!r}), for example because its right answer is none of its choices, or the "
+            f"({error!r}), for example because its right answer is not one of its choices, or the "
             "data has no such split or column. Correct the document, or the splits, doc_to_text, "
             "doc_to_choice and doc_to_target."
         ) from error
@@ -115,8 +115,8 @@ def _load(
         ) from error
     except (DatasetsError, HTTPError, OSError) as error:
         raise LaminaError(
-            f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there "
-            "is no network, load them once where there is one, or write a task on local files."
+            f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Without "
+            "network access, load it once where there is a network, or write a task on local files."
         ) from error
 
 
@@ -173,8 +173,8 @@ def _use_split(task: ConfigurableTask, split: str) -> None:
     if has_scored_examples and scored_split != chosen_split:
         raise LaminaError(
             f"task '{name}' takes its examples from '{scored_split}', the split that benchmarks "
-            "score, and nothing is calibrated on test data. Write `num_fewshot: 0` in the "
-            "calibration, or another fewshot_split in a task file of yours."
+            "score, and test data must not be used for calibration. Write `num_fewshot: 0` in the "
+            "calibration, or another fewshot_split in a task file of your own."
         )
     task.set_config("test_split", chosen_split)
 

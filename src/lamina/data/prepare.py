@@ -126,7 +126,7 @@ def _select_own_answers(
     if len(kept) < min(FEWEST_RIGHT, len(is_right)):
         raise LaminaError(
             f"{where}.keep: the model answers {len(kept)} of {len(is_right)} questions right, "
-            f"which are too few to calibrate on ({FEWEST_RIGHT} at least). Write keep: all, a "
+            f"too few to calibrate on (at least {FEWEST_RIGHT} are needed). Write keep: all, a "
             "larger limit, or more examples (num_fewshot)."
         )
     return calibrations.build_calibration(
@@ -268,8 +268,8 @@ def _check_own_answers(
     check_written(task.config.task, task.config.output_type, f"calibrations.{name}")
     if entry.keep == "right" and "exact_match" not in task.aggregation():
         raise LaminaError(
-            f"calibrations.{name}.keep: task '{task.config.task}' has no exact_match, so that no "
-            "answer is right or wrong. Write keep: all."
+            f"calibrations.{name}.keep: task '{task.config.task}' has no exact_match, so its "
+            "answers cannot be marked right or wrong. Write keep: all."
         )
 
 
@@ -324,8 +324,8 @@ def window_samples(
     n_windows = len(token_ids) // length
     if not n_windows:
         raise LaminaError(
-            f"the joined documents have {len(token_ids)} tokens, which fill no sample. Write a "
-            f"`length` of at most {len(token_ids)}, or more documents."
+            f"the joined documents have only {len(token_ids)} tokens, less than one sample. Write "
+            f"a `length` of at most {len(token_ids)}, or more documents."
         )
     samples: list[Sample] = []
     for index in range(n_windows):
@@ -365,9 +365,9 @@ def mix_samples(
     most = int(enough_for[scarce] + 1e-9)
     if entry.limit and entry.limit > most:
         raise LaminaError(
-            f"calibrations.{name}.limit: {entry.limit} samples are asked for, and the "
-            f"{len(parts[scarce].samples)} of '{scarce}' are enough for {most}. Write at most "
-            f"{most}, or more samples of '{scarce}'."
+            f"calibrations.{name}.limit: {entry.limit} samples are asked for, but the "
+            f"{len(parts[scarce].samples)} of '{scarce}' are enough for only {most}. Write at "
+            f"most {most}, or more samples of '{scarce}'."
         )
 
     mixed: list[Sample] = []

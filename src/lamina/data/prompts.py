@@ -219,6 +219,6 @@ def _check_example(task: ConfigurableTask, doc: dict[str, Any]) -> None:
     if is_no_choice or answer is None or answer == []:
         raise LaminaError(
             f"task '{task.config.task}': the few-shot example '{document_start(task, doc)}' has "
-            f"the answer {answer}, which is none of its choices. Correct the document, or write "
-            "another fewshot_split."
+            f"the answer {answer}, which is not one of its choices. Correct the document, or "
+            "write another fewshot_split."
         )

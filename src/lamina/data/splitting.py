@@ -73,18 +73,18 @@ def split_documents(
         different = list(dict.fromkeys(source))
         if len(different) < least:
             raise LaminaError(
-                f"{purpose}, and needs at least {least} different documents for that. A "
-                f"calibration has {len(different)}, in samples: {len(source)}. Copies count once, "
-                "and so does a text with one that begins it. Raise the calibration's limit, or "
-                "take one with other documents."
+                f"{purpose}, which takes at least {least} different documents. A calibration has "
+                f"{len(different)} (samples: {len(source)}). Copies count once, as do a text and "
+                "a longer one that begins with it. Raise the calibration's limit, or use a "
+                "calibration with other documents."
             )
         part_sizes = sizes(len(different))
         _assign_parts(different, part_sizes, seed, part_by_document)
         filled_parts = {part_by_document[document] for document in different}
         if len(filled_parts) < len(part_sizes):
             raise LaminaError(
-                f"{purpose}, and one of its calibrations has its {len(different)} documents in "
-                "common with others, so that none is left for one side. Give that calibration more "
+                f"{purpose}, but one of its calibrations shares so many of its {len(different)} "
+                "documents with others that none is left for one side. Give that calibration more "
                 "documents, or leave it out."
             )
     part_by_sample: list[list[int]] = []

@@ -163,8 +163,8 @@ def check_written(task: str, kind: object, where: str) -> None:
     """
     if kind != "generate_until":
         raise LaminaError(
-            f"{where}.answers: task '{task}' scores by {kind}, so that the model writes no answer "
-            "of its own. Write answers: gold, or take a task with output_type: generate_until."
+            f"{where}.answers: task '{task}' scores by {kind}, so the model writes no answer of "
+            "its own. Write answers: gold, or use a task with output_type: generate_until."
         )
 
 
@@ -182,9 +182,9 @@ def check_questions(where: str, entry: Calibration, option: str) -> None:
     if entry.own:
         reason = "it holds the model's own answers (`answers: model`)"
     raise LaminaError(
-        f"{where}: `{option}` counts right answers that are written to the questions of a task, "
-        f"and {reason}. Write `task: NAME` of a task with output_type: generate_until here, or "
-        "leave that option out."
+        f"{where}: `{option}` counts right written answers to the questions of a task, but "
+        f"{reason}. Write `task: NAME` of a task with output_type: generate_until here, or leave "
+        "that option out."
     )
 
 
@@ -200,12 +200,12 @@ def check_exact_match(
     """
     reason = ""
     if kind != "generate_until":
-        reason = f"scores by {kind}, so that no answer is written"
+        reason = f"scores by {kind}, so no answer is written"
     elif "exact_match" not in metric_names:
-        reason = "has no exact_match, so that no answer is right or wrong"
+        reason = "has no exact_match, so its answers cannot be marked right or wrong"
     if reason:
         raise LaminaError(
-            f"{where}: `{option}` counts right written answers, and task '{task}' {reason}. Take a "
+            f"{where}: `{option}` counts right written answers, but task '{task}' {reason}. Use a "
             "task with output_type: generate_until and exact_match, such as gsm8k, or leave that "
             "option out."
         )
@@ -223,14 +223,14 @@ def check_choices(task_paths: Iterable[Path]) -> None:
         for choice in choices:
             if isinstance(choice, bool):
                 raise LaminaError(
-                    f"{path}: doc_to_choice holds {str(choice).lower()}, which is how YAML reads "
-                    "yes, no, on and off without quotes. Write its choices in quotes, such as "
-                    '["no", "yes"].'
+                    f"{path}: doc_to_choice holds {str(choice).lower()}. YAML reads yes, no, on "
+                    "and off as true or false unless they are quoted. Write its choices in quotes, "
+                    'such as ["no", "yes"].'
                 )
             if not isinstance(choice, str):
                 raise LaminaError(
-                    f"{path}: doc_to_choice holds {choice}, which is no text. Write its choices in "
-                    'quotes, such as ["0", "1"].'
+                    f"{path}: doc_to_choice holds {choice}, which is not a text. Write its choices "
+                    'in quotes, such as ["0", "1"].'
                 )
 
 
@@ -308,7 +308,7 @@ def _construct_function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Fun
         line_number = node.start_mark.line + 1
         raise LaminaError(
             f"{path}, line {line_number}: `!function {name}` names no function of a module. Write "
-            "`!function module.function`, where module.py stands beside the file."
+            "`!function module.function`, where module.py is next to the file."
         )
     return Function(name)
 

@@ -230,7 +230,7 @@ def _check_metrics(path: Path, name: str) -> None:
         metric = entry.get("metric")
         if entry.get("hf_evaluate") or metric not in metric_registry:
             raise LaminaError(
-                f"'{name}': the task file {path} names the metric '{metric}', which is none of "
+                f"'{name}': the task file {path} names the metric '{metric}', which is not one of "
                 "lm-eval's own: it would be a script, which lamina does not run unless told to. If "
                 "you trust it, write `trust_code: true` in that entry."
             )

@@ -133,7 +133,7 @@ class Proof:
             session.share(*sharing)
         if reason:
             _logger.warning(
-                "%s runs one row per choice, contexts are not shared: %s.", self._family, reason
+                "%s runs one row per choice instead of sharing contexts: %s.", self._family, reason
             )
 
     def _find_sharing(self, session: Session) -> ProofResult:
@@ -165,7 +165,10 @@ class Proof:
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # whatever a family's code raises when it is given streams
-            return f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
+            return (
+                "its layers cannot run several streams in a batch "
+                f"({type(error).__name__}: {error})"
+            )
         finally:
             session.layer_tokens = layer_tokens
 
@@ -200,7 +203,7 @@ class Proof:
     def _describe(self, distance: float) -> str:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return (
-            f"off by {distance:.2g} of their spread, where rounding in {dtype} explains "
+            f"off by {distance:.2g} of their spread, of which rounding in {dtype} explains "
             f"{self.tolerance:g}"
         )
 
@@ -264,7 +267,7 @@ def check_edits(session: Session, edits: Collection[str]) -> None:
     for finding_name, kind in MOVES.items():
         moves = [edit for edit in edits if isinstance(parse_edit(edit), kind)]
         if moves:
-            refusal = f"the layers of the model family '{family}' cannot be run as {moves} say"
+            refusal = f"the layers of the model family '{family}' cannot be run with edits {moves}"
             _check_edits(session, finding_name, moves, refusal)
 
 
@@ -333,7 +336,7 @@ def _find_seeing_tokens(model: PreTrainedModel, token_ids: Sequence[int]) -> str
     if distance <= check.dtype_tolerance(model):
         return None
     return (
-        "without attention tokens still see each other (logits move by "
+        "without attention, tokens still affect each other (logits change by "
         f"{distance:.2g} of their spread)"
     )
 
@@ -361,7 +364,7 @@ def _find_remainder(model: PreTrainedModel, token_ids: Sequence[int]) -> str | N
     distance = check.logit_distance(empty_logits, skipped_logits, dtype)
     if distance > tolerance:
         return (
-            f"layer {layer} without both does not return its input (logits are off by "
+            f"without both, layer {layer} does not return its input (logits are off by "
             f"{distance:.2g} of their spread)"
         )
 

@@ -134,8 +134,8 @@ def _check_streams(
     hidden_size = text_config(model).hidden_size
     if any(stream.dim() != 3 or stream.shape[-1] != hidden_size for stream in streams.values()):
         raise LaminaError(
-            f"the model family '{text_config(model).model_type}' has several residual streams side "
-            "by side, which passes over activations do not support. Use a metric of a removal "
+            f"the model family '{text_config(model).model_type}' has several parallel residual "
+            "streams, which passes over activations do not support. Use a metric of a removal "
             "sweep: accuracy, perplexity or output_kl."
         )
     if streams:
@@ -230,10 +230,10 @@ def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> di
         distance = check.logit_distance(stream[0], layer_output[0], torch.float32)
         if index in parallel_layers or not distance <= tolerance:
             raise LaminaError(
-                f"no stream lies between attention and MLP in layer {index} of the model family "
-                f"'{text_config(model).model_type}': the MLP does not read what attention leaves, "
-                "or a norm stands on the stream. No repair fits its removed sub-layers. Write "
-                "`repairs: [none]` or `units: layer`."
+                f"layer {index} of the model family '{text_config(model).model_type}' has no "
+                "residual stream between attention and MLP: the MLP does not read the output of "
+                "attention, or the stream is normalised. No repair fits its removed sub-layers. "
+                "Write `repairs: [none]` or `units: layer`."
             )
     return without_mlp
 

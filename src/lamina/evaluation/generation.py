@@ -285,8 +285,8 @@ class GenerationBenchmark(TaskBenchmark):
         key = f"benchmarks.tasks.{task.config.task}.generate"
         if output_type not in ("multiple_choice", "generate_until"):
             raise LaminaError(
-                f"{key}: task '{task.config.task}' scores by {output_type}, which writes nothing. "
-                "Leave `generate` out."
+                f"{key}: task '{task.config.task}' scores by {output_type}, so no answer is "
+                "written. Leave `generate` out."
             )
         self.options = options
         self.has_choices = output_type == "multiple_choice"
@@ -294,8 +294,8 @@ class GenerationBenchmark(TaskBenchmark):
             task = write_choices(task)
         if options.samples and "exact_match" not in task.aggregation():
             raise LaminaError(
-                f"{key}.samples: task '{task.config.task}' has no exact_match, so that no sampled "
-                "answer is right or wrong. Leave `samples` out."
+                f"{key}.samples: task '{task.config.task}' has no exact_match, so sampled answers "
+                "cannot be marked right or wrong. Leave `samples` out."
             )
         self.writer = WritingLM(model, tokenizer, options)
         settings = normalize_gen_kwargs(task.config.generation_kwargs, self.writer.max_gen_toks)

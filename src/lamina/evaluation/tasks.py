@@ -265,7 +265,7 @@ class TaskBenchmark:
         for name, single in self.tasks.items():
             if getattr(single, "UNSAFE_CODE", False):
                 raise LaminaError(
-                    f"task '{name}' runs code that the model writes, which lamina does not. Name "
+                    f"task '{name}' runs code that the model writes, which lamina never does. Name "
                     "another task."
                 )
             prompts.build_requests(single, self.lm, style, limit=limit)

@@ -319,7 +319,7 @@ def limit_warmup(warmup_steps: int, n_steps: int) -> int:
     n_warmup = min(warmup_steps, max(1, n_steps // 10))
     if n_warmup < warmup_steps:
         print(
-            f"lamina: the learning rate rises over {n_warmup} of {n_steps} steps, not "
+            f"lamina: the learning rate warms up over {n_warmup} of {n_steps} steps, not "
             f"{warmup_steps}"
         )
     return n_warmup

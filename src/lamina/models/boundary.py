@@ -188,9 +188,9 @@ def check_boundaries(
     removes_sublayer = any(parse_unit(unit)[1] in SUBLAYERS for unit in units)
     if family.stream_norm and removes_sublayer:
         raise LaminaError(
-            f"the model family '{family.name}' has a norm on the stream itself, which still runs "
-            "where sub-layers were removed, so no repair fits removed sub-layers. Write "
-            "repairs: [none], or units: layer in the selector."
+            f"the model family '{family.name}' normalises the stream itself, even where sub-layers "
+            "were removed, so no repair fits them. Write repairs: [none], or units: layer in the "
+            "selector."
         )
     boundaries = find_runs(units, len(layers_of(model)))
     if set(repairs) != set(boundaries):
@@ -203,8 +203,9 @@ def check_boundaries(
 def _no_final_norm(model: PreTrainedModel, boundary: Boundary) -> LaminaError:
     start, end = boundary
     return LaminaError(
-        f"the patch at {start}-{end} reaches the end of a model without a final norm, which would "
-        f"apply it (family '{family_of(model).name}'). Protect the last layer: protect: [-1]."
+        f"the patch at {start}-{end} is at the end of the model, where the final norm would apply "
+        f"it, but the family '{family_of(model).name}' has none. Protect the last layer: "
+        "protect: [-1]."
     )
 
 

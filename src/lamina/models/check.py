@@ -269,13 +269,13 @@ def _check_causal(
     ahead = _distance_with_other_ending(model, ids)
     if ahead > most:
         raise LaminaError(
-            f"the model family '{family}' looks ahead: another ending moves the logits of the "
-            f"tokens before it (by {ahead:.2g} of their spread). lamina needs a causal decoder, "
-            "which predicts each token from those before."
+            f"the model family '{family}' is not causal: another ending of a text changes the "
+            f"logits of the tokens before it (by {ahead:.2g} of their spread). lamina needs a "
+            "causal decoder, which predicts each token from those before."
         )
     raise LaminaError(
-        f"the model family '{family}' gives the same tokens other logits in a text of "
-        f"{len(longest)} tokens than in a shorter one (by {far:.2g} of their spread): a number "
+        f"the model family '{family}' gives the same tokens different logits in a text of "
+        f"{len(longest)} tokens than in a shorter one (by {far:.2g} of their spread): a result "
         "would depend on the other texts of a batch, or on the text around it. Calibrate on "
         "shorter texts."
     )
@@ -293,9 +293,9 @@ def _distance_with_other_ending(model: PreTrainedModel, ids: Sequence[int]) -> f
 def not_numbers(model: PreTrainedModel) -> LaminaError:
     """The error on a model whose logits are NaN before anything is removed."""
     return LaminaError(
-        f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers "
-        "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or "
-        "`bfloat16` under its models entry; if that does not help, its weights are damaged."
+        f"{type(model).__name__} ({model.config.name_or_path}) gives logits that are NaN on this "
+        "calibration, before anything is removed. Try `dtype: float32` or `bfloat16` in its entry "
+        "under `models`; if that does not help, its weights are damaged."
     )
 
 
@@ -337,9 +337,9 @@ def check_edits(model: PreTrainedModel, edits: Iterable[str], ids: Sequence[int]
     if far > most:
         dtype = str(model.dtype).removeprefix("torch.")
         raise LaminaError(
-            f"{cannot} it is another model than one that passes its layers by, or runs them again "
-            f"(by {far:.2g} of the spread of its logits; {most:g} would be rounding in {dtype}). "
-            "Its layers depend on their number, on the depth or on each other."
+            f"{cannot} its logits are not those of the model that skips or repeats these layers "
+            f"(off by {far:.2g} of their spread; {most:g} would be rounding in {dtype}). Its "
+            "layers depend on their index, on the depth or on each other."
         )
     store_finding(model, what, True, len(ids))
 

@@ -58,7 +58,7 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     file = folder / "config.json"
     if not file.is_file():
         raise LaminaError(
-            f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. "
+            f"{where}: the folder '{source}' has no config.json: it is not a Hugging Face model. "
             "Write the folder that holds config.json and *.safetensors (a converted checkpoint, or "
             "a snapshot folder of the hub cache)."
         )
@@ -66,7 +66,7 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
         settings = json.loads(file.read_text(encoding="utf-8"))
         is_object = isinstance(settings, dict)
         if not is_object or not isinstance(settings.get("text_config") or {}, dict):
-            raise ValueError("no object")
+            raise ValueError("not an object")
     except ValueError as error:
         raise LaminaError(
             f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file."
@@ -119,9 +119,9 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
     method = quantisation_method(settings)
     if method and method not in DEQUANTISED:
         raise LaminaError(
-            f"{where}: '{source}' is quantised ({method}), and layers are measured and cut in "
-            "floating point. Write the checkpoint that it was made from, or one that is "
-            f"dequantised here: {', '.join(DEQUANTISED)}, or a .gguf file."
+            f"{where}: '{source}' is quantised ({method}), but layers are measured and cut in "
+            "floating point. Write the checkpoint that it was made from, or one in a format that "
+            f"lamina dequantises: {', '.join(DEQUANTISED)}, or a .gguf file."
         )
     if (folder / _WEIGHTS_FILE).is_file() or (folder / _INDEX_FILE).is_file():
         return
@@ -130,8 +130,8 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
     content = f", but {', '.join(others[:3])}" if others else ""
     raise LaminaError(
         f"{where}: '{source}' has no {_WEIGHTS_FILE} and no {_INDEX_FILE}{content}. Download the "
-        "model again, completely. Pickled weights can run code: load them where you trust them, "
-        "and write the folder of `save_pretrained`. Write a GGUF file itself as the source."
+        "model again, completely. Pickled weights can run code: if you trust them, load them, save "
+        "them with `save_pretrained`, and write that folder. For GGUF, write the path of the file."
     )
 
 
@@ -176,7 +176,7 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
     if not has_vocabulary and not has_code:
         raise LaminaError(
             f"{entry}.source: {folder} has no tokenizer. Put tokenizer.json and "
-            "tokenizer_config.json next to its weights, those of the model that it was made from."
+            "tokenizer_config.json of the model that it was made from next to its weights."
         )
     if chat_template and not has_chat_template(folder):
         raise LaminaError(

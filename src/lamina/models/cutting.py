@@ -80,8 +80,8 @@ def _count_leading(name: str, are_leading: Sequence[bool]) -> int:
     n_leading = sum(are_leading)
     if not all(are_leading[:n_leading]):
         raise LaminaError(
-            f"the model says by `{name}` how many of its first layers are of one kind, so no layer "
-            "of this kind can run after one of the other. Edit layers of one kind."
+            f"`{name}` gives only the number of first layers that are of one kind, so a layer of "
+            "this kind cannot run after one of the other kind. Edit layers of one kind only."
         )
     return n_leading
 

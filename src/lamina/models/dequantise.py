@@ -105,7 +105,7 @@ def dequantise_model(path: Path, folder: Path, dtype: str = "auto", where: str =
         tokenizer.save_pretrained(temporary)
         reloaded = read_tokenizer(temporary, local_files_only=True)
         if reloaded.backend_tokenizer.to_str() != tokenizer.backend_tokenizer.to_str():
-            raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
+            raise _no_tokenizer(path, where, "has a tokenizer that changes when saved and loaded")
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
 
 
@@ -177,15 +177,15 @@ def read_gguf_tokenizer(path: Path, where: str) -> PreTrainedTokenizerBase:
         raise _no_tokenizer(path, where, why) from error
     end_tokens = special_tokens_after(tokenizer)
     if end_tokens:
-        why = f"puts {end_tokens} behind every text, also between a question and its answer"
+        why = f"puts {end_tokens} after every text, even between a question and its answer"
         raise _no_tokenizer(path, where, why)
     return tokenizer
 
 
 def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
     return LaminaError(
-        f"{where}: {path} {why}, and other tokens give other numbers. "
-        "Put the model's tokenizer.json and tokenizer_config.json beside the file."
+        f"{where}: {path} {why}, and other tokens would give other results. "
+        "Put the model's tokenizer.json and tokenizer_config.json next to the file."
     )
 
 
@@ -197,7 +197,7 @@ def _check_known(header: Header, path: Path, where: str) -> None:
         raise LaminaError(
             f"{where}: {path} holds a model of family '{family}', "
             "which transformers does not read from GGUF. "
-            "Take its checkpoint with safetensors weights."
+            "Use its checkpoint with safetensors weights."
         )
     stated = {
         name.removeprefix(f"{family}."): setting.value
@@ -214,7 +214,7 @@ def _check_known(header: Header, path: Path, where: str) -> None:
     if lost:
         raise LaminaError(
             f"{where}: {path} has settings that would be lost ({', '.join(lost)}), "
-            "and numbers with them. Take the model's checkpoint with safetensors weights."
+            "so results would change. Use the model's checkpoint with safetensors weights."
         )
 
 
@@ -249,8 +249,8 @@ def _settings_to_load(header: Header, path: Path, where: str) -> dict[str, Setti
         elif len(numbers) == depth:
             raise LaminaError(
                 f"{where}: {path} has layers of several sizes (`{name}: {numbers}`), "
-                f"and transformers builds all layers of a '{family}' in one size. "
-                "Take the model's checkpoint with safetensors weights."
+                f"but transformers builds all layers of a '{family}' in one size. "
+                "Use the model's checkpoint with safetensors weights."
             )
     vocabulary = header.settings.get("tokenizer.ggml.tokens")
     counted = "vocab_size" in _READ_BY_TRANSFORMERS[family].values()
@@ -352,8 +352,8 @@ def _check_stated(config: PretrainedConfig, header: Header, path: Path, where: s
         if name == "rope.dimension_count" or read_by_transformers.get(name) is None:
             raise LaminaError(
                 f"{where}: {path} says `{header.family}.{name}: {stated}`, "
-                f"and transformers would build the model with {value}. "
-                "Take the model's checkpoint with safetensors weights."
+                f"but transformers would build the model with {value}. "
+                "Use the model's checkpoint with safetensors weights."
             )
 
 
@@ -392,8 +392,8 @@ def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> No
         expected = model.state_dict()
         if any(not torch.equal(reloaded[name], weight) for name, weight in expected.items()):
             raise LaminaError(
-                f"{where}: {source} does not load back as it was read. "
-                "Dequantise it by other means."
+                f"{where}: the dequantised {source} changes when it is saved and loaded. "
+                "Dequantise it with another tool."
             )
     _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
 
@@ -414,15 +414,15 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
     parameters = list(model.parameters())
     if any(not parameter.is_floating_point() for parameter in parameters):
         raise LaminaError(
-            f"{where}: {path} holds a number format that does not become floating point numbers."
+            f"{where}: {path} holds a number format that cannot be converted to floating point."
         )
     needed = sum(parameter.numel() for parameter in parameters)
     if sum(sizes.values()) != needed:
         unplaced = [name for name in sizes if not name.startswith(("blk.", "token_embd", "output"))]
         detail = f" Tensors that have no place in it: {', '.join(unplaced)}." if unplaced else ""
         raise LaminaError(
-            f"{where}: {path} holds {sum(sizes.values())} numbers and its model {needed}.{detail} "
-            "Take the model's checkpoint with safetensors weights."
+            f"{where}: {path} holds {sum(sizes.values())} weights, but its model has {needed}."
+            f"{detail} Use the model's checkpoint with safetensors weights."
         )
 
 

@@ -77,9 +77,9 @@ def check_files(manifest: Mapping[str, Any]) -> None:
 
 def _changed(what: str, model: str, folder: Path) -> LaminaError:
     return LaminaError(
-        f"the {what} of {model} in {folder} are not what they were when it was prepared. Put them "
-        "back, or delete its manifest.json under results/models and run again, which measures all "
-        "of it anew."
+        f"the {what} of {model} in {folder} changed after it was prepared. Restore the old files, "
+        "or delete its manifest.json under results/models and run again, which repeats all its "
+        "measurements."
     )
 
 

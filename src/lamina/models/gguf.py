@@ -147,10 +147,10 @@ def check_cut(variant: Variant, source: str | Path, kind: str, additions: str) -
     """
     convert = "run llama.cpp's convert_hf_to_gguf.py on its folder"
     if not is_gguf(source):
-        why = f"the model is {source}, which is no GGUF file. Leave --form out, and {convert}"
+        why = f"the model is {source}, not a GGUF file. Leave --form out, and {convert}"
     elif (variant.repair, variant.healing) != ("none", "none"):
         why = (
-            "its repair or healing changes numbers, which would have to be quantised anew. "
+            "its repair or healing changes weights, which would have to be quantised again. "
             f"Leave --form out, and, if the checkpoint is stock, {convert}; "
             "or export the variant whose repair and healing are none"
         )
@@ -159,7 +159,8 @@ def check_cut(variant: Variant, source: str | Path, kind: str, additions: str) -
     else:
         return
     raise LaminaError(
-        f"{variant}: the form gguf takes layers from a GGUF file and changes nothing else, and {why}."
+        f"{variant}: the form gguf takes layers from a GGUF file and changes nothing else, "
+        f"but {why}."
     )
 
 
@@ -179,7 +180,7 @@ def read_header(path: Path, where: str) -> Header:
         raise LaminaError(
             f"{where}: {path} is shard {header.get('split.no') + 1} of {count}. "
             "Write the first one "
-            f"(its name ends in -00001-of-{count:05d}.gguf), with all others beside it."
+            f"(its name ends in -00001-of-{count:05d}.gguf), with all others next to it."
         )
     files = shard_files(path)
     if len(files) != count:
@@ -188,7 +189,7 @@ def read_header(path: Path, where: str) -> Header:
         )
         raise LaminaError(
             f"{where}: {path} is the first of {count} shards, "
-            f"and {len(files) - 1} of the other {count - 1} are beside it. "
+            f"but {len(files) - 1} of the other {count - 1} are next to it. "
             f"Put all of them into one folder, with names such as {expected}, or merge them "
             "(llama-gguf-split --merge FIRST.gguf MERGED.gguf) and write the merged file."
         )
@@ -211,7 +212,7 @@ def read_header(path: Path, where: str) -> Header:
     if stated_count != len(tensors):
         raise LaminaError(
             f"{where}: the {count} shards of {path} hold {len(tensors)} tensors, "
-            f"and the first one says {stated_count}. Download them again."
+            f"but the first one says {stated_count}. Download them again."
         )
     return Header(header.settings, tensors)
 
@@ -233,7 +234,7 @@ def read_shape(path: Path, where: str) -> tuple[int, int | None]:
     if stored and stored != {*range(layers)}:
         raise LaminaError(
             f"{where}: {path} stores {len(stored)} layers, the last one {max(stored)}, "
-            f"and says `{key}: {layers}`. Download or convert it again."
+            f"but says `{key}: {layers}`. Download or convert it again."
         )
     return layers, header.get(f"{header.family}.context_length")
 
@@ -375,11 +376,11 @@ class _HeaderReader:
             if swapped in _VERSIONS:
                 raise LaminaError(
                     f"{self.where}: {self.path} is for big-endian machines. "
-                    "Convert it by gguf-convert-endian of the package gguf."
+                    "Convert it with gguf-convert-endian of the package gguf."
                 )
             raise LaminaError(
-                f"{self.where}: {self.path} is of version {version} of the format, "
-                "and versions 2 and 3 are read. Convert it again with a present llama.cpp."
+                f"{self.where}: {self.path} has version {version} of the format, "
+                "but only versions 2 and 3 are read. Convert it again with a current llama.cpp."
             )
         n_tensors = self._count("tensors", _MOST_TENSORS)
         n_settings = self._count("settings", _MOST_SETTINGS)
@@ -392,7 +393,9 @@ class _HeaderReader:
         described = self._describe_tensors(n_tensors)
         alignment = settings["general.alignment"].value if "general.alignment" in settings else 32
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-            raise self._damaged(f"says `general.alignment: {alignment}`, which is no power of two")
+            raise self._damaged(
+                f"says `general.alignment: {alignment}`, which is not a power of two"
+            )
         data_start = self.position + -self.position % alignment
         tensors = {
             name: self._locate(name, shape, kind, data_start + offset)
@@ -466,25 +469,25 @@ class _HeaderReader:
             raise LaminaError(
                 f"{self.where}: {self.path} holds {name} in the number format {kind}, "
                 "which the package gguf does not know. "
-                "Take a file in another one (such as Q4_K_M), or quantise the model again."
+                "Use a file in another format (such as Q4_K_M), or quantise the model again."
             )
         block_numbers, block_bytes = GGML_QUANT_SIZES[formats[kind]]
         if shape and shape[-1] % block_numbers:
             raise self._damaged(
                 f"holds {name} in rows of {shape[-1]} numbers, "
-                f"and its format takes blocks of {block_numbers}"
+                f"but its format needs blocks of {block_numbers}"
             )
         n_bytes = prod(shape) // block_numbers * block_bytes
         if start + n_bytes > len(self.data):
             raise self._damaged(
                 f"ends before its tensors do: {name} needs {start + n_bytes} bytes, "
-                f"and the file has {len(self.data)}"
+                f"but the file has {len(self.data)}"
             )
         return StoredTensor(name, shape, kind, self.path, start, n_bytes)
 
     def _format(self, name: str, kind: int) -> str:
         if kind not in _FORMATS:
-            raise self._damaged(f"has a value of the unknown kind {kind} under '{name}'")
+            raise self._damaged(f"has a value of the unknown type {kind} under '{name}'")
         return _FORMATS[kind]
 
     def _number(self, letter: str) -> Any:

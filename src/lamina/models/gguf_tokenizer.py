@@ -89,7 +89,7 @@ class Vocabulary:
             return None
         if not 0 <= index < len(self.tokens):
             raise UnknownTokenizerError(
-                f"has the token {index} for {name}, and a vocabulary of {len(self.tokens)} tokens"
+                f"has the token {index} for {name}, but a vocabulary of {len(self.tokens)} tokens"
             )
         return self.tokens[index]
 
@@ -144,10 +144,10 @@ def _read_vocabulary(header: Header) -> Vocabulary:
         raise UnknownTokenizerError("has no vocabulary")
     if kind not in ("gpt2", "llama"):
         raise UnknownTokenizerError(
-            f"has a tokenizer of the kind '{kind}', which is not known here"
+            f"has a tokenizer of the kind '{kind}', which lamina does not know"
         )
     if kind == "gpt2" and cut not in _CUTS:
-        raise UnknownTokenizerError(f"cuts text in the way '{cut}', which is not known here")
+        raise UnknownTokenizerError(f"has the pre-tokenizer '{cut}', which lamina does not know")
     tokens = read_texts(header.settings[f"{prefix}tokens"])
     if len(set(tokens)) != len(tokens):
         repeated_token = next(token for token in tokens if tokens.count(token) > 1)
@@ -168,7 +168,7 @@ def _merges(header: Header, tokens: set[str]) -> list[tuple[str, str]]:
         first = merge[:boundary]
         second = merge[boundary + 1 :]
         if not {first, second, first + second} <= tokens:
-            raise UnknownTokenizerError(f"merges '{merge}', and not all of these are tokens")
+            raise UnknownTokenizerError(f"merges '{merge}', but not all of these are tokens")
         merges.append((first, second))
     return merges
 

@@ -53,8 +53,8 @@ def choose_device(name: str | torch.device | None) -> torch.device:
     device = default_device() if name is None else torch.device(name)
     if device.type not in ("cpu", "cuda"):
         raise LaminaError(
-            f"device: lamina does not compute on '{device}'. Its sums need float64, and it is "
-            "tested on CPUs and on GPUs of NVIDIA or AMD. Write 'cpu' or 'cuda'."
+            f"device: lamina does not compute on '{device}'. It needs float64, and it is tested on "
+            "CPUs and on GPUs of NVIDIA or AMD. Write 'cpu' or 'cuda'."
         )
     return device
 
@@ -238,10 +238,10 @@ def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
         raise _random_weights(name, "weights of another shape", mismatched, hint)
     if unexpected:
         raise LaminaError(
-            f"the model '{name}' stores {_name_some(unexpected)}, for which its config.json has no "
-            "place: they would be left out, and another model measured. Correct config.json "
+            f"the model '{name}' stores {_name_some(unexpected)}, which its config.json does not "
+            "ask for: they would be ignored, and another model measured. Correct config.json "
             "(num_hidden_layers, attention_bias, architectures …). If the model is right without "
-            "them, load it by transformers and save it anew."
+            "them, load it with transformers and save it again."
         )
 
 
@@ -262,9 +262,8 @@ def _check_no_prefix(name: str, missing: Sequence[str], unexpected: Sequence[str
     for prefix in filter(None, prefixes):
         if {prefix + key for key in missing} <= set(unexpected):
             raise LaminaError(
-                f"the model '{name}' has its weights under other names: '{prefix}' is before each, "
-                f"such as {prefix}{first}. Rename the tensors, or save the model that is inside of "
-                "that part."
+                f"the model '{name}' has the extra prefix '{prefix}' in the names of its weights, "
+                f"such as {prefix}{first}. Rename the tensors, or save the inner model alone."
             )
 
 
@@ -295,7 +294,7 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
             continue  # meta: weights that are read when they are needed
         if not torch.equal(first, second.to(first.device)):
             raise LaminaError(
-                f"the model '{name}' stores {target} and {source} with different numbers, and its "
+                f"the model '{name}' stores {target} and {source} with different values, but its "
                 "config.json ties the two (tie_word_embeddings). Write `tie_word_embeddings: "
                 "false` there if both are meant (the perplexity of a text shows it), or save the "
                 f"model without {target}."
@@ -353,6 +352,6 @@ def load_tokenizer(
         raise LaminaError(
             f"the tokenizer of the model '{source}' puts {added_tokens} after every text, so it "
             'would come between a question and its answer. Write "add_eos_token": false in its '
-            "tokenizer_config.json, and take it out of post_processor in tokenizer.json."
+            "tokenizer_config.json, and remove it from post_processor in tokenizer.json."
         )
     return tokenizer

@@ -96,7 +96,7 @@ def _download_model(name: str, entry: Model) -> Path:
             raise
         raise LaminaError(
             f"models.{name}.source: the download of '{source}' broke off "
-            f"({type(error).__name__}). Start again: files that are whole stay. If it breaks off "
+            f"({type(error).__name__}). Start again: complete files are kept. If it breaks off "
             "again, download it (`hf download`) and write its folder here."
         ) from error
 
@@ -295,7 +295,7 @@ def explaining_load_errors(name: str, folder: str | Path) -> Iterator[None]:
 
 def _remedy(name: str, error: Exception) -> str:
     if str(name).endswith(".gguf"):
-        return "Convert it again, or take the model's checkpoint with safetensors weights."
+        return "Convert it again, or use the model's checkpoint with safetensors weights."
     if isinstance(error, ImportError):
         return "Install what it asks for, or correct its config.json."
     if isinstance(error, OSError):

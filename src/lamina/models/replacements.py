@@ -78,13 +78,13 @@ def _check_shapes(base: PreTrainedModel, sibling: PreTrainedModel, donor: str) -
         base_shape = base_shapes.get(name)
         donor_shape = donor_shapes.get(name)
         if base_shape != donor_shape:
-            raise _no_sibling(donor, f"'{name}' is {donor_shape} there and {base_shape} here")
+            raise _no_sibling(donor, f"'{name}' is {donor_shape}, but {base_shape} in the model")
 
     for key in _POSITION_KEYS:
         base_value = getattr(text_config(base), key, None)
         donor_value = getattr(text_config(sibling), key, None)
         if base_value != donor_value:
-            raise _no_sibling(donor, f"`{key}` is {donor_value} there and {base_value} here")
+            raise _no_sibling(donor, f"`{key}` is {donor_value}, but {base_value} in the model")
 
 
 def _shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
@@ -93,8 +93,8 @@ def _shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
 
 def _no_sibling(donor: str, reason: str) -> LaminaError:
     return LaminaError(
-        f"donors.{donor}: none of its layers can replace one of the model's, since {reason}. Name "
-        "a fine-tune of the same base model."
+        f"donors.{donor}: none of its layers can replace one of the model's: {reason}. Name a "
+        "fine-tune of the same base model."
     )
 
 

@@ -258,8 +258,8 @@ def _check_independent(config: PretrainedConfig) -> None:
     for key, reason in _DEPENDENCIES.items():
         if getattr(config, key, 0):
             raise LaminaError(
-                f"the model cannot lose a part of its depth: {reason}, and a cut would give them "
-                "those of other layers. Use a model whose layers do not depend on each other."
+                f"the model cannot be cut: {reason}, and a cut would give them those of other "
+                "layers. Use a model whose layers do not depend on each other."
             )
 
 

@@ -273,8 +273,8 @@ def _check_named_entries(value: Any) -> Any:
         earlier_name = name_by_lower_case.setdefault(name.lower(), name)
         if earlier_name != name:
             raise invalid(
-                f"'{earlier_name}' and '{name}' differ only by case, and many file systems take "
-                "them for one name. Rename one of the two.",
+                f"'{earlier_name}' and '{name}' differ only in case, and many file systems treat "
+                "them as one name. Rename one of the two.",
                 name,
             )
     return dict(value)

@@ -93,7 +93,7 @@ def read_patch(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     is_whole = removed in json.loads(metadata.get("whole", "[]"))
     if not tensors_by_boundary and not is_whole:
         raise LaminaError(
-            f"{path} holds no patch of size removed={removed}. Run rule fit_patch again."
+            f"{path} holds no patch for size removed={removed}. Run rule fit_patch again."
         )
     return {
         boundary: Fitted(str(method), boundary_tensors)

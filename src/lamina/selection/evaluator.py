@@ -84,8 +84,8 @@ class Evaluator:
             sample_index = sample_indices[int(missing_losses[0, 1])]
             raise LaminaError(
                 f"metric '{self.loss.metric.name}' has no loss on sample {sample_index} of the "
-                "calibration. Use another metric, or a calibration that has one on all samples, "
-                "such as choices alone."
+                "calibration. Use another metric, or a calibration whose samples all have one, "
+                "such as questions with choices only."
             )
         return losses
 

@@ -259,8 +259,8 @@ def split_documents(
         if not samples:
             raise LaminaError(
                 f"calibration '{calibration_name}' has no document left to judge a portfolio, "
-                "because members proposed sets on all of them. Name another calibration, or give "
-                "it more documents."
+                "because members used all of them to propose sets. Name another calibration, or "
+                "give it more documents."
             )
     return CalibrationSamples(tuple(choosing_samples), calibration.facts), judges_by_calibration
 

@@ -25,8 +25,8 @@ def check_named_layers(name: str, selector: Selector, model: str, n_layers: int)
             others = {other % n_layers for other in layers[:place]}
             if index % n_layers in others | protected:
                 raise LaminaError(
-                    f"{entry_key}: {index} is named twice, or is protected. Name each layer "
-                    "that goes once, and leave it out of `protect`."
+                    f"{entry_key}: {index} is named twice, or is protected. Name each layer to "
+                    "remove once, and leave it out of `protect`."
                 )
     removed = [str(index % n_layers) for index in selector.layers]
     try:

@@ -195,6 +195,6 @@ def _refusal(
     if not reason:
         return None
     return (
-        f"{reason[0]}. Give the calibration more samples, or choose a task that the model can do, "
-        "or another metric."
+        f"{reason[0]}. Give the calibration more samples, choose a task that the model can do, or "
+        "choose another metric."
     )

@@ -62,7 +62,7 @@ def check_file(path: str | Path) -> None:
             return
         seal = _read_seal(file)
     if seal is not None and seal.written_digest != seal.computed_digest:
-        raise damaged_file(path, "what it holds is not what was written")
+        raise damaged_file(path, "its contents are not what was written")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(values, dict):
-            raise ValueError("it holds no keys and values")
+            raise ValueError("it is not an object with keys and values")
     except (ValueError, RecursionError) as error:
         raise damaged_file(path, str(error)) from error
     return {name: value for name, value in values.items() if name not in (KEY, JOB)}
@@ -80,7 +80,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
 def damaged_file(path: str | Path, reason: str) -> LaminaError:
     """The error of a file that cannot be read."""
     return LaminaError(
-        f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew."
+        f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it will be remade."
     )
 
 
@@ -114,7 +114,7 @@ def read_origin(path: Path) -> dict[str, Any]:
         return dict(json.loads(_job_facts(path)))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
         raise LaminaError(
-            f"{path} does not say which job wrote it. Tables, plans, patches, adapters do."
+            f"{path} does not say which job wrote it. Name a table, plan, patch or adapter."
         ) from error
 
 

@@ -24,7 +24,7 @@ _MEANINGS = {
         'Put it in quotes, such as "{0}…"',
     ),
     r"mapping values are not allowed here": _Meaning(
-        "a colon stands where no key can be",
+        "there is a colon where no key can be",
         "Write one `key: value` per line, the key indented like its neighbours, and put a text "
         "with colons in quotes",
     ),
@@ -53,7 +53,7 @@ _MEANINGS = {
         'Define &{0} there, or put the text in quotes: "*{0}"',
     ),
     r"expected the node content, but found '(.*)'": _Meaning(
-        "'{0}' stands where a value should be",
+        "'{0}' is where a value should be",
         "Write a value, or null",
     ),
     r"but found another document": _Meaning(

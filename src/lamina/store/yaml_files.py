@@ -89,7 +89,7 @@ def compose_nodes(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
         ) from None
     except RecursionError:
         raise LaminaError(
-            f"{path}: its lists or mappings are nested too deep to be read. Write it flatter."
+            f"{path}: its lists or mappings are nested too deeply to be read. Use fewer levels."
         ) from None
     return root
 
@@ -97,8 +97,8 @@ def compose_nodes(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
 def _check_size(path: str | Path, root: yaml.Node) -> None:
     if _count_values(path, root, {}) > _MAX_VALUES:
         raise LaminaError(
-            f"{path} holds more than {_MAX_VALUES} values, each alias (*name) counted as what it "
-            "stands for. Write it without the aliases, or as several files."
+            f"{path} holds more than {_MAX_VALUES} values, counting each alias (*name) as what it "
+            "stands for. Write it without aliases, or as several files."
         )
 
 
@@ -113,8 +113,8 @@ def _count_values(path: str | Path, node: yaml.Node, counts: dict[int, int]) -> 
         counts[id(node)] = 1 + n_inside
     elif counts[id(node)] == 0:
         raise LaminaError(
-            f"{path}, line {node.start_mark.line + 1}: an alias (*name) stands inside what it "
-            "refers to, so its value never ends. Write the value itself."
+            f"{path}, line {node.start_mark.line + 1}: an alias (*name) is inside the value that "
+            "it refers to, so that value would never end. Write the value itself."
         )
     return counts[id(node)]
 

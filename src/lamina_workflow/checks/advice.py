@@ -97,8 +97,8 @@ def _advise_on_counts(counts: Mapping[str, int | None], told_apart: str) -> Iter
     n_most = max(few.values())
     numbers = f"{n_least}" if n_least == n_most else f"{n_least} to {n_most}"
     yield (
-        f"{_list_names(list(few))}: {numbers} questions tell {told_apart} apart only by chance. Use "
-        f"at least {FEWEST_QUESTIONS}, better a few hundred."
+        f"{_list_names(list(few))}: {numbers} questions are too few to tell {told_apart} apart. "
+        f"Use at least {FEWEST_QUESTIONS}, preferably a few hundred."
     )
 
 
@@ -164,9 +164,9 @@ def _advise_on_missing_benchmarks(config: Configuration) -> Iterator[str]:
             unmeasured += [name for name in names if name not in unmeasured]
     if unmeasured:
         yield (
-            f"{_list_names(lacking_studies)}: no benchmark belongs to {_list_names(unmeasured)}, so "
-            "the report cannot say which variant keeps that task. Add one under benchmarks.tasks by "
-            "the name of its task, or of the calibration where it has `choices`."
+            f"{_list_names(lacking_studies)}: no benchmark measures {_list_names(unmeasured)}, so "
+            "the report cannot say which variant keeps that task. Add one under benchmarks.tasks, "
+            "named after the task, or after the calibration if that has `choices`."
         )
 
 
@@ -194,9 +194,8 @@ def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
     ]
     if without_template:
         yield (
-            f"{_list_names(without_template)}: by its name a model for conversations, but questions "
-            "are asked without its template. Write chat_template: true if you use the model with "
-            "it."
+            f"{_list_names(without_template)}: by its name a chat model, but questions are asked "
+            "without its chat template. Write chat_template: true if you use the model with it."
         )
 
 

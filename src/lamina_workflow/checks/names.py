@@ -125,8 +125,8 @@ def _check_gates(
         check_defined(f"{gate_key}.task", gate.task, "benchmarks", [*tasks, *texts])
         if gate.floor is not None and gate.task in texts:
             raise LaminaError(
-                f"{gate_key}.floor: '{gate.task}' is measured as a perplexity, which is better when "
-                "it is lower. Write a share of the base model's instead, such as keep: 90%."
+                f"{gate_key}.floor: '{gate.task}' is measured as a perplexity, where lower is "
+                "better. Write a share of the base model's instead, such as keep: 90%."
             )
 
 

@@ -81,9 +81,9 @@ def _check_unknown_depth(config: Configuration, entry_key: str, study: Prune, mo
 
 def _no_shapes(entry_key: str, model: str, size: Size) -> LaminaError:
     return LaminaError(
-        f"{entry_key}.removed: {size} is computed from the shapes of '{model}', which are read "
-        "from a folder of safetensors weights that are not quantised. Write such a folder as its "
-        "source, or a number of layers here."
+        f"{entry_key}.removed: {size} is computed from the shapes of '{model}', which can only be "
+        "read from a folder of safetensors weights that are not quantised. Write such a folder as "
+        "its source, or a number of layers here."
     )
 
 
@@ -149,8 +149,8 @@ class RemovalChecks:
         nearest = size.share(min(left_by_size.values(), default=whole_amount), whole_amount)
         if selector_options.GROWS:
             raise LaminaError(
-                f"{self.entry_key}: {size} has no room for a layer more: with one, '{self.model}' "
-                f"takes up to {nearest}. Write a larger size."
+                f"{self.entry_key}: {size} has no room for another layer: with one more, "
+                f"'{self.model}' takes up to {nearest}. Write a larger size."
             )
         context_hint = ", or a smaller `context`" if size.what == "memory" else ""
         raise LaminaError(
@@ -170,14 +170,16 @@ class RemovalChecks:
             return
 
         as_written = "" if isinstance(entry, int) else f" ({entry})"
-        message = f"{self.entry_key}: {n_removed}{as_written} is no size of selector '{selector}'"
+        message = (
+            f"{self.entry_key}: {n_removed}{as_written} is not a size of selector '{selector}'"
+        )
         if allowed.start < 1:
             largest = f" to {allowed[-1]}" if len(allowed) > 1 else ""
             raise LaminaError(f"{message}. Write {allowed[0]}{largest}.")
         moving_kinds = [kind.title() for kind in Selector.kinds() if kind.MOVES]
         raise LaminaError(
-            f"{message}, which only removes. Write at least 1, or name a selector that runs layers "
-            f"again or elsewhere: strategy {join_words(moving_kinds)}."
+            f"{message}, which only removes. Write at least 1, or name a selector that repeats or "
+            f"moves layers: strategy {join_words(moving_kinds)}."
         )
 
     def check_count(self, selector: str, entry: int | str | Size) -> None:

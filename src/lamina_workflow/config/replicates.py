@@ -84,9 +84,8 @@ def _check_groups(section: str, entries: dict[str, Any]) -> None:
     for name, entry in entries.items():
         if entry.group in entries and entries[entry.group].group != entry.group:
             raise LaminaError(
-                f"{section}.{name}.group: '{entry.group}' is also the name of an entry outside of "
-                "this group, and the mean of the group is shown under its label. Write another "
-                "label."
+                f"{section}.{name}.group: '{entry.group}' is also the name of an entry outside "
+                "this group, but this name is to show the mean of the group. Write another label."
             )
 
 
@@ -207,7 +206,7 @@ def _step_of(name: str, checkpoint: str) -> int:
     first_number = re.search(r"\d+", checkpoint)
     if first_number is None:
         raise LaminaError(
-            f"models.{name}.checkpoints: '{checkpoint}' holds no number of steps or tokens, by "
-            "which checkpoints are ordered. Write one such as 'step1000'."
+            f"models.{name}.checkpoints: '{checkpoint}' holds no number of steps or tokens to "
+            "order the checkpoints by. Write one such as 'step1000'."
         )
     return int(first_number[0])

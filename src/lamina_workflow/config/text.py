@@ -35,7 +35,7 @@ def read_configuration(path: str | Path) -> dict[str, Any]:
     if no_break_space:
         line_number = text[: no_break_space.end()].count("\n") + 1
         raise LaminaError(
-            f"{path}, line {line_number}: YAML takes the non-breaking space there for a letter. "
+            f"{path}, line {line_number}: YAML treats the non-breaking space there as a letter. "
             "Write an ordinary space."
         )
 
@@ -64,7 +64,7 @@ def check_same_study(file: Path, text: str) -> None:
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise LaminaError(
             f"{file} is another study, or was edited. To run it: cd {file.parent} && lamina run. "
-            f"To begin another one: --folder NAME, or in its place after rm -r {file.parent}"
+            f"To begin a new one: --folder NAME, or first rm -r {file.parent}"
         )
 
 

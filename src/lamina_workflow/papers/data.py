@@ -178,7 +178,7 @@ class DataPool:
         """
         if len(self.documents) < n_documents:
             raise LaminaError(
-                f"--data: {n_documents} texts of at least {LEAST_WORDS} words are needed, and "
+                f"--data: {n_documents} texts of at least {LEAST_WORDS} words are needed, but only "
                 f"{len(self.documents)} are left. Give more texts, or fewer --samples."
             )
         dealt = self.documents[:n_documents]

@@ -101,7 +101,7 @@ def write_paper(request: PaperRequest, folder: Path) -> list[str]:
     notes = [f"The study is {file}. To change it: edit it, then lamina run."]
     if request.small is None:
         if request.data is not None:
-            raise LaminaError("--data: it goes with --small. Add the small model, or leave it out.")
+            raise LaminaError("--data: this needs --small. Add the small model, or leave it out.")
         _write_configuration(file, _format(request, raw))
         return notes
 

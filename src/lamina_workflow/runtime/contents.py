@@ -43,8 +43,8 @@ def check_contents(expected: Mapping[str, str]) -> None:
     for name, expected_hash in expected.items():
         if current.get(name) != expected_hash:
             raise LaminaError(
-                f"{name} is not what it was when the run began: it was changed meanwhile. Start "
-                "again: what was made from it will be made anew."
+                f"{name} changed after the run began. Start again: what was made from it will be "
+                "remade."
             )
 
 

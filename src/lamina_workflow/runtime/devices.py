@@ -124,7 +124,7 @@ def _make_private_folder(folder: Path) -> None:
     owner = folder.lstat().st_uid
     if folder.is_symlink() or not folder.is_dir() or owner != os.getuid():
         raise LaminaError(
-            f"{folder}, for locks of devices, is no folder of yours (uid {owner} owns it). Have it "
+            f"{folder}, for device locks, is not a folder of yours (uid {owner} owns it). Have it "
             "deleted, or set TMPDIR to a folder of your own."
         )
     folder.chmod(0o700)

@@ -14,7 +14,7 @@ from lamina_workflow.runtime.preconditions import describe_full_disk
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
 _ENDED = r"{rule}\.py' (?:returned non-zero exit status (\d+)|died with <Signals\.(\w+))"
 _WHY_KILLED = (
-    "The system sends it where memory runs out, a scheduler at its limits, and a person by "
+    "The system sends it when memory runs out, a scheduler at its limits, and a person with "
     "`kill -9`."
 )
 _MAX_MESSAGE_LINES = 20  # a longer text is a log
@@ -38,7 +38,7 @@ def first_failure(run_log: str | Path) -> str | None:
     """
     log_text = Path(run_log).read_text(encoding="utf-8", errors="replace")
     if "Terminating processes on user request" in log_text:
-        return "\nStopped. The same command goes on."
+        return "\nStopped. Run the same command to continue."
     for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
         # A failed job may have been tried again.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-STOPPED = "Stopped. The same command goes on."
+STOPPED = "Stopped. Run the same command to continue."
 INTERRUPTED = 130  # the status with which typer silently ends a command at Ctrl-C
 
 

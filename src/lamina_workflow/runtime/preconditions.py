@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> None:
     """
     if "{" in str(folder) or "}" in str(folder):
         raise LaminaError(
-            f"{folder}: Snakemake takes braces in a path for wildcards. Rename the folder."
+            f"{folder}: Snakemake reads braces in a path as wildcards. Rename the folder."
         )
     module_names = {file.stem for file in folder.glob("*.py")}
     hiding_names = module_names & (sys.stdlib_module_names | _IMPORTED_PACKAGES)
@@ -101,8 +101,8 @@ def describe_full_disk(folder: Path) -> str | None:
     for path in written:
         if path.is_dir() and shutil.disk_usage(path).free < _LEAST_FREE_BYTES:
             return (
-                f"{path} is on a disk that is full: No space left on device. Make room and start "
-                "again."
+                f"{path} is on a disk that is full: No space left on device. Free some space and "
+                "start again."
             )
     return None
 
@@ -120,8 +120,8 @@ def hold_results(folder: Path) -> None:
             lock.acquire(blocking=False)
         except Timeout:
             raise LaminaError(
-                f"{folder} is being written by another run: of this folder or another clone, in a "
-                "container or on another node. Wait until it has ended."
+                f"{folder} is being written by another run, of this folder or of another clone, in "
+                "a container or on another node. Wait until it has ended."
             ) from None
         except (NotImplementedError, OSError):
             return

@@ -89,7 +89,7 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
     form = environment.get("LAMINA_EXPORT_FORM")
     shard = environment.get("LAMINA_EXPORT_SHARD")
     if form and form not in EXPORTED_AS:
-        raise LaminaError(f"there is no form '{form}' of an export. {suggest(form, EXPORTED_AS)}")
+        raise LaminaError(f"there is no export form '{form}'. {suggest(form, EXPORTED_AS)}")
     if form == "gguf":
         selector = config.selectors[variant.selector]
         source = config.models[variant.model].source
@@ -97,7 +97,7 @@ def check_form(environment: Mapping[str, str], config: Configuration, variant: V
         check_cut(variant, source, selector.units, additions)
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
         raise LaminaError(
-            f"'{shard}' is no size of a file. Write a number with KB, MB or GB, such as 2GB."
+            f"'{shard}' is not a file size. Write a number with KB, MB or GB, such as 2GB."
         )
 
 
@@ -109,14 +109,16 @@ def check_variant(config: Configuration, variant: Variant) -> None:
     """
     location = f"the variant {variant}"
     if variant.is_base:
-        raise LaminaError(f"{location} is the base model, its own checkpoint. Write another one.")
+        raise LaminaError(
+            f"{location} is the base model, which is already a checkpoint. Write a pruned variant."
+        )
     _check_names(config, variant, location)
     _check_size(config, variant, location)
     if variant.healing != "none" and variant not in requests.list_variants(config):
         raise LaminaError(
-            f"{location}: no study heals it, and to train it for an export alone would leave it "
-            f"without benchmarks. Add '{variant.healing}' to `healings` of a study that has it "
-            "otherwise, or write none for its healing."
+            f"{location}: no study heals it, and training it only for an export would leave it "
+            f"without benchmarks. Add '{variant.healing}' to `healings` of a study with the rest "
+            "of this variant, or write none for its healing."
         )
 
 
@@ -129,8 +131,8 @@ def check_measured(config: Configuration, variant: Variant) -> None:
         check_variant(config, variant)
     if variant.model not in config.models or not requests.list_tasks(config, variant):
         raise LaminaError(
-            f"no study measures {variant} on a task. Write a variant of a study's, or of a base "
-            f"model, such as {Variant.base(next(iter(config.models)))}."
+            f"no study measures {variant} on a task. Write a variant of a study, or a base model, "
+            f"such as {Variant.base(next(iter(config.models)))}."
         )
 
 
@@ -147,7 +149,7 @@ def _check_names(config: Configuration, variant: Variant, location: str) -> None
         message = f"{location}: '{name}' is not defined under `{section}`. "
         message += suggest(name, known_names)
         if section == "models":
-            message += " For another study's, write CONFIG=config/NAME.yaml before make."
+            message += " For another configuration, begin the command with CONFIG=config/NAME.yaml."
         raise LaminaError(message)
 
 

@@ -45,8 +45,8 @@ def check_export(
     if difference > dtype_tolerance(variant):
         raise LaminaError(
             f"{refusal}: its logits would be off by {difference:.2g} of their spread. Layers of "
-            "this family compute with their number or with the depth, or its configuration cannot "
-            f"say which layers are left. {advice}"
+            "this family depend on their index or on the depth, or its config.json cannot say "
+            f"which layers are left. {advice}"
         )
     check_cache(loaded, base, subject, advice)
 
@@ -73,11 +73,11 @@ def check_cache(
 def _describe_cache_fault(error: float, n_padding: int) -> str:
     """Describe what a variant generates from a cache, given its `_cache_error`."""
     if error == torch.inf:
-        return "nothing from a cache"
-    batch = " beside a longer prompt" if n_padding else ""
+        return "nothing with a cache"
+    batch = " in a batch with a longer prompt" if n_padding else ""
     return (
-        f"other text from a cache than without one{batch}: its logits would be {error:.2g} of "
-        "their spread apart"
+        f"other text with a cache than without one{batch} (its logits would differ by "
+        f"{error:.2g} of their spread)"
     )
 
 

@@ -84,9 +84,9 @@ def export_variant(
     has_patches = bool(modeling_lamina.describe(variant)["patches"])
     if form == "stock" and has_patches:
         raise LaminaError(
-            "a stock checkpoint has no place for a patch, which a reload would then lose. Export "
-            "it with form=auto (it brings its modeling file and loads with "
-            "trust_remote_code=True), or export the variant with repair none."
+            "a stock checkpoint cannot hold a patch, so a reload would lose it. Export it with "
+            "form=auto (which adds its modeling file and loads with trust_remote_code=True), or "
+            "export the variant with repair none."
         )
     if form == "stock" or (form == "auto" and not has_patches):
         _zero_removed_sublayers(variant, base, source.plan)
@@ -221,7 +221,7 @@ def _check_request(base: PreTrainedModel, source: BaseSource, form: str, target:
     """Refuse an export that is impossible before any work is done for it."""
     if form not in EXPORTED_AS:
         raise LaminaError(
-            f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}."
+            f"there is no export form '{form}'. Write one of: {', '.join(EXPORTED_AS)}."
         )
     if getattr(base.config, "auto_map", None):
         raise LaminaError(

@@ -49,7 +49,7 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     Raises LaminaError if the layer has none, or something stands between it and the stream.
     """
     if getattr(text_config(model), "quantization_config", None) is not None:
-        raise _refuse_family(model, "is quantised, and would round what is folded into its weights")
+        raise _refuse_family(model, "is quantised, which would round what is folded into weights")
     if family_of(model).stream_norm:
         raise _refuse_family(
             model,
@@ -98,7 +98,7 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
         if module in calls and _is_close(stream_of(calls[module].output), mlp_output)
     ]
     if not writing_maps:
-        return "has no one linear map that leads from the MLP to the stream"
+        return "has no single linear map from the MLP to the stream"
 
     with _subtract_from_output(mlp.module, mlp_output):
         output_without_mlp = stream_of(layer(*layer_call.args, **layer_call.kwargs))
@@ -107,7 +107,7 @@ def _find_map(layer: nn.Module, mlp: SublayerModule, layer_call: RecordedCall) -
     rounding = epsilon * (layer_output.abs() + output_without_mlp.abs())
     if not _is_close(layer_output - output_without_mlp, mlp_output, rounding):
         return (
-            "has a norm between the MLP and the stream, or a factor, which changes what is folded "
+            "has a norm or a factor between the MLP and the stream, which changes what is folded "
             "into weights"
         )
     return writing_maps[-1]

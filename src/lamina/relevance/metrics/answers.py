@@ -216,7 +216,7 @@ class Margin(Metric):
         n_without_choices = int(np.isnan(columns.values["correct_norm"][0]).sum())
         if not n_without_choices:
             return None
-        reason = f"{n_without_choices} of {columns.n_samples} samples have no choices to lead over"
+        reason = f"{n_without_choices} of {columns.n_samples} samples have no choices, so no margin"
         return reason, None
 
     def loss(self, values: Mapping[str, np.ndarray], score: str) -> np.ndarray:

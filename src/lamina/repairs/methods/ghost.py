@@ -66,7 +66,7 @@ class Ghost(Repair):
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():
             raise invalid(
-                f"fits a plan run after run, but '{AUTO}' fits all runs at once. Write a weight.",
+                f"fits one run after the other, but '{AUTO}' fits all at once. Write a weight.",
                 "refit",
             )
         return self

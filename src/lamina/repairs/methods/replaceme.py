@@ -57,8 +57,8 @@ def explain_refusal(boundary: Boundary) -> str | None:
     if boundary[0]:
         return None
     return (
-        "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is "
-        "none. Keep layer 0 (write `protect: [0]` in the selector), or use a repair of the stream: "
+        "replaceme folds a map into the MLP before the removed layers, but layer 0 has none before "
+        "it. Keep layer 0 (write `protect: [0]` in the selector), or use a repair of the stream: "
         f"{Repair.of_stream()}."
     )
 

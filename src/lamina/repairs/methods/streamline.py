@@ -69,7 +69,7 @@ def explain_refusal(boundary: Boundary) -> str | None:
     if boundary[0]:
         return None
     return (
-        "streamline trains the layer before the removed layers, and before layer 0 there is none. "
+        "streamline trains the layer before the removed layers, but layer 0 has none before it. "
         "Keep layer 0 (write `protect: [0]` in the selector), or use another repair: "
         f"{Repair.of_stream()}."
     )
@@ -120,7 +120,7 @@ def _check_trainable(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> 
             raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise LaminaError(
-            "streamline trains weights, and those of this model are quantised. Use another repair: "
+            "streamline trains weights, but those of this model are quantised. Use another repair: "
             f"{Repair.of_stream()}."
         )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Block(Selector):
     """Removes the run of layers with the smallest distance between its ends."""
 
-    LIMIT = ", and they go as one run"
+    LIMIT = ", and layers are removed as one run"
     CAPTURED = True
     CHOICE = "the run of layers with the smallest distance was removed"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Deepest(Selector):
     """Removes the deepest layers except for the last one; measures nothing."""
 
-    LIMIT = ", and the last layer stays"
+    LIMIT = ", and the last layer is kept"
     PROPOSES = True
 
     strategy: Literal["deepest"] = "deepest"

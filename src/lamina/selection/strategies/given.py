@@ -24,7 +24,7 @@ class Given(Selector):
     each layer that the edits repeat.
     """
 
-    LIMIT = ", and only those in `layers` go"
+    LIMIT = ", and only those in `layers` are removed"
     MOVES = True
     CHOICE = "the configuration named what was removed"
 
@@ -63,8 +63,9 @@ class Given(Selector):
                 raise invalid(str(error), "edits") from error
             if kind not in (Repetition, Exchange):
                 raise invalid(
-                    f"'{edit}' is no repetition and no exchange. Write '7-9x2' or '7<>8'; layers "
-                    "to remove stand under `layers`, models to take layers from under `donors`.",
+                    f"'{edit}' neither repeats nor swaps layers. Write '7-9x2' or '7<>8'. List "
+                    "layers to remove under `layers`, and models to take layers from under "
+                    "`donors`.",
                     "edits",
                 )
         return self
