@@ -126,21 +126,25 @@ def read_hub(
     from httpx2 import HTTPError
 
     first, last = document_range(entry.documents)
+    n_read = 0
+    texts: list[str] = []
     try:
         rows = _open_rows(entry, root, where)
         counted_texts = filter(is_long or bool, _document_texts(rows, entry, where))
-        read_texts = list(islice(counted_texts, last))
+        for n_read, text in enumerate(islice(counted_texts, last), start=1):
+            if n_read > first:
+                texts.append(text)
     except (OSError, ValueError, RuntimeError, EOFError, HTTPError) as error:
         raise _explain_failure(error, entry, root, where) from error
 
-    if not read_texts:
+    if not n_read:
         raise LaminaError(
             f"{where}.hub: '{entry.hub}' holds no document"
             + (" of at least `min_tokens` tokens" if is_long else "")
             + f". Write another data set, or a `field` other than '{entry.field}'."
         )
-    check_range(entry.documents, len(read_texts), entry.hub, where)
-    return read_texts[first:]
+    check_range(entry.documents, n_read, entry.hub, where)
+    return texts
 
 
 def check_folder(entry: HubTexts, root: Path, where: str) -> None:
