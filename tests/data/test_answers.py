@@ -55,8 +55,8 @@ def task_with_written_answers(golds: list[Any]) -> DatasetTask:
             "document 1 of its test split .*right answer is 3, but its choices are numbered 0 to 2",
         ),
         ([0, -1], "document 1 .*right answer is -1, but"),
-        (["w3", "w5"], 'document 1 .*right answer is "w5", not one of its 3 choices'),
-        (["w3", "1"], 'document 1 .*right answer is "1", not one of'),
+        (["w3", "w5"], 'document 1 .*right answer is "w5", which is none of its 3 choices'),
+        (["w3", "1"], 'document 1 .*right answer is "1", which is none of'),
         ([0, 1, None], "document 2 .*right answer is null, not the number of a choice"),
         ([0.5, 1.0], "document 0 .*right answer is 0.5, not the number of a choice\\."),
         (

@@ -119,5 +119,5 @@ def test_samples_held_back_are_a_seeded_share_of_the_documents() -> None:
 
 
 def test_a_search_with_one_document_is_refused() -> None:
-    with pytest.raises(LaminaError, match="held_back.* has 1, in samples: 9"):
+    with pytest.raises(LaminaError, match="held_back.* has 1 .samples: 9"):
         split_samples([(1, 2)] * 9, 0.5, 0)

@@ -181,8 +181,8 @@ def check_undecided(where: str, undecided: Sequence[str], n_documents: int) -> N
     if not undecided:
         return
     fault = (
-        f"{where}: {len(undecided)} of {n_documents} documents have a right and a wrong choice "
-        f"with the same tokens, which no score can tell apart, such as {undecided[0]}."
+        f"{where}: {len(undecided)} of {n_documents} documents have a right choice whose "
+        f"tokens are those of a wrong one, so no score can tell them apart, such as {undecided[0]}."
     )
     if 2 * len(undecided) >= n_documents:
         raise LaminaError(
@@ -203,8 +203,8 @@ def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterabl
     advice = "Write acc, acc_norm or mcc under metric_list in its task file."
     if not _CHOICE_METRICS & set(aggregations):
         raise LaminaError(
-            f"task '{task.config.task}': lm-eval computes none of its metrics "
-            f"({', '.join(aggregations)}) for multiple choice. {advice}"
+            f"task '{task.config.task}': lm-eval measures none of its metrics "
+            f"({', '.join(aggregations)}) on choices. {advice}"
         )
     if aggregations.get("f1") is not metrics.f1_score:
         return
@@ -212,7 +212,7 @@ def _check_metrics(task: ConfigurableTask, split: str, document_indices: Iterabl
         n_choices = len(task.doc_to_choice(task.eval_docs[index]))
         if n_choices > 2:
             raise LaminaError(
-                f"task '{task.config.task}': its metric f1 is for two classes, but document "
+                f"task '{task.config.task}': its metric f1 is that of two classes, and document "
                 f"{index} of {split} has {n_choices} choices. {advice}"
             )
 
@@ -297,7 +297,7 @@ def _choice_index(gold: Any, choices: list[str]) -> int:
         if gold in choices:
             return choices.index(gold)
         raise NoAnswer(
-            f"its right answer is {shorten_value(gold)}, not one of its {len(choices)} choices."
+            f"its right answer is {shorten_value(gold)}, which is none of its {len(choices)} choices."
         )
     if not isinstance(gold, int):
         advice = ""

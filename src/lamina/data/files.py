@@ -95,12 +95,12 @@ def _explain_nul(data: bytes) -> str:
     if max(n_even, n_odd) > 1 and min(n_even, n_odd) <= max(n_even, n_odd) / 10:
         encoding = "utf-16be" if n_even > n_odd else "utf-16le"
         return (
-            "it contains NUL bytes, as UTF-16 without a byte order mark does. Save the file as "
+            "it holds NUL, as UTF-16 without a byte order mark does. Save the file as "
             f"UTF-8, for example with `iconv -f {encoding} -t utf-8`."
         )
     return (
-        "it contains NUL bytes: the file is damaged, or it is not a text file. Remove them, for "
-        "example with `tr -d '\\000'`, or restore the file."
+        "it holds NUL, which no text does: the file is damaged, or it is not a text file. Remove "
+        "the NUL bytes, for example with `tr -d '\\000'`, or restore the file."
     )
 
 
@@ -116,7 +116,7 @@ def surrogate_fault(value: Any) -> str | None:
         half = f"\\u{ord(text[error.start]):04x}"
         before = text[max(0, error.start - 20) : error.start]
         return (
-            f"'…{before}{half}' ends with half a character ({half}), such as half an emoji. Write "
+            f"'…{before}{half}' ends with half of a character ({half}), such as half an emoji. Write "
             "the whole character, or remove the half."
         )
     return None

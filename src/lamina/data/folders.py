@@ -241,7 +241,7 @@ def _files_without_splits(
         name = path.relative_to(folder)
         if named.says_nothing_else or len(splits_by_pattern[named.pattern]) > 1:
             raise LaminaError(
-                f"{where}: '{name}' is named after the split {named.split}, but '{unnamed}' after "
+                f"{where}: '{name}' is named after the split {named.split}, and '{unnamed}' after "
                 "none, so it is unclear which files are for training. Put those into a folder of "
                 "their own, or list the files of each split in its README.md (`configs:` with "
                 "`data_files:`)."

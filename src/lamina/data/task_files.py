@@ -229,7 +229,7 @@ def check_choices(task_paths: Iterable[Path]) -> None:
                 )
             if not isinstance(choice, str):
                 raise LaminaError(
-                    f"{path}: doc_to_choice holds {choice}, which is not a text. Write its choices "
+                    f"{path}: doc_to_choice holds {choice}, which is no text. Write its choices "
                     'in quotes, such as ["0", "1"].'
                 )
 
