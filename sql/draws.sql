@@ -91,7 +91,7 @@ COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group,
 COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, or its name without one.';
 COMMENT ON COLUMN score_means.own IS 'Whether the task is the calibration''s own (see own_tasks).';
 COMMENT ON COLUMN score_means.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
-COMMENT ON COLUMN score_means.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN score_means.base_value IS 'The base model''s score on the task.';
 COMMENT ON COLUMN score_means.base_stderr IS 'Standard error of base_value.';
 COMMENT ON COLUMN score_means.n_samples IS 'Number of test documents, the same for every draw.';
 COMMENT ON COLUMN score_means.value IS 'Mean over draws of the measured number; infinite perplexities are left out.';
@@ -100,7 +100,7 @@ COMMENT ON COLUMN score_means.n_draws IS 'Number of variants in value: calibrati
 COMMENT ON COLUMN score_means.n_calibrations IS 'Number of draws of the calibration among them.';
 COMMENT ON COLUMN score_means.n_selectors IS 'Number of draws of the selector among them.';
 COMMENT ON COLUMN score_means.stderr IS 'Standard error of one draw''s value over test documents, on average; draws share the documents. Null where one is unknown.';
-COMMENT ON COLUMN score_means.kept IS 'Mean over draws of the share of the base model''s number that is left.';
+COMMENT ON COLUMN score_means.kept IS 'Mean over draws of the share of the base model''s score that is left.';
 COMMENT ON COLUMN score_means.kept_spread IS 'Standard deviation of kept from one draw to another, as spread.';
 COMMENT ON COLUMN score_means.ci_low IS 'Lower end of the 95 % interval of value over draws: Student''s t over n_selectors and over n_calibrations, half widths added in squares; null for a single draw.';
 COMMENT ON COLUMN score_means.ci_high IS 'Upper end of the 95 % interval of value over draws.';

@@ -1,4 +1,4 @@
--- What a variant keeps of the base model's numbers: on each task, as means, and on general text.
+-- What a variant keeps of the base model's scores: on each task, as means, and on general text.
 
 CREATE OR REPLACE VIEW own_tasks AS
 WITH sources AS (
@@ -141,14 +141,14 @@ FROM errors;
 COMMENT ON VIEW against_base IS 'One row per variant, task and metric, against the base model.';
 COMMENT ON COLUMN against_base.own IS 'Whether the task is the calibration''s own (see own_tasks).';
 COMMENT ON COLUMN against_base.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
-COMMENT ON COLUMN against_base.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN against_base.base_value IS 'The base model''s score on the task.';
 COMMENT ON COLUMN against_base.base_stderr IS 'Standard error of base_value.';
 COMMENT ON COLUMN against_base.change IS 'value - base_value, in the unit of the metric.';
 COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known; see paired_differences.';
 COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
 COMMENT ON COLUMN against_base.general_text IS 'Whether the number is a perplexity of general text: every perplexity that is not the calibration''s own; a calibration of text has none.';
 COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for metrics without chance.';
-COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
+COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s score that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
 COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; for answers that are right or wrong, with one more document that differs in each direction. It contains kept_luck. Null where an error is unknown, a perplexity is infinite, or kept_reason says why.';
 COMMENT ON COLUMN against_base.kept_luck IS 'Part of kept_stderr that allows for a base model that is worse than it was measured, by up to three standard errors, since shares of base models at chance are not shown; 0 for perplexity and where chance is unknown.';
 COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model is at chance; kept itself for perplexity.';
@@ -192,7 +192,7 @@ COMMENT ON COLUMN kept_means.tasks IS 'The tasks, including those at chance.';
 COMMENT ON COLUMN kept_means.n_tasks IS 'Number of tasks in the means.';
 COMMENT ON COLUMN kept_means.n_at_chance IS 'Number of tasks left out because the base model is at chance.';
 COMMENT ON COLUMN kept_means.n_samples IS 'Test documents of the tasks in the means.';
-COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s number that is left, 1 = all; null where the base model is at chance on all of them.';
+COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s score that is left, 1 = all; null where the base model is at chance on all of them.';
 COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents; null where that of any task is.';
 COMMENT ON COLUMN kept_means.kept_luck IS 'Part of kept_stderr that allows for base models that were measured too well; it adds up over tasks.';
 COMMENT ON COLUMN kept_means.kept_reason IS 'Why kept has no interval: too few documents for one of its tasks.';

@@ -57,7 +57,7 @@ COMMENT ON COLUMN variants.own_tasks IS 'The calibration''s own benchmark tasks.
 COMMENT ON COLUMN variants.own_metric IS 'Main metrics of the own tasks.';
 COMMENT ON COLUMN variants.own_value IS 'Mean over the own tasks of the measured number; null where some are accuracies and others perplexities.';
 COMMENT ON COLUMN variants.own_stderr IS 'Standard error of own_value.';
-COMMENT ON COLUMN variants.own_base IS 'The base model''s number on the same tasks.';
+COMMENT ON COLUMN variants.own_base IS 'The base model''s score on the same tasks.';
 COMMENT ON COLUMN variants.own_at_chance IS 'Whether the base model is at chance on all own tasks, so that there is nothing to keep; null where unknown.';
 COMMENT ON COLUMN variants.own_kept IS 'Mean over the own tasks of the share kept, 1 = all; tasks at chance are left out.';
 COMMENT ON COLUMN variants.own_kept_stderr IS 'Standard error of own_kept.';

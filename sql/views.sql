@@ -112,7 +112,7 @@ CREATE OR REPLACE MACRO z_above(p) AS sqrt(-2 * ln(p)) - (2.515517 + 0.802853 * 
 CREATE OR REPLACE MACRO certain(ahead, stderr, step, tried) AS
     ahead > 0 AND ahead ** 2 > z_above(0.025 / tried) ** 2 * (stderr ** 2 + ahead * step);
 
--- What a variant keeps of the base model's numbers.
+-- What a variant keeps of the base model's scores.
 .read sql/scores.sql
 -- Whether variants reach what their studies demand.
 .read sql/gates.sql

@@ -144,6 +144,7 @@ def write_second_draws(first: Path, second: Path) -> None:
     config = yaml.safe_load(first.read_text(encoding="utf-8"))
     for calibration in config["calibrations"].values():
         calibration["replicates"] = 2
+    del config["benchmarks"]["perplexity"]  # the regret counts answers only
     second.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
 
 

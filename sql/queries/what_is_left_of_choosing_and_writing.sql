@@ -3,7 +3,7 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_is_left_of_choosing_and_writing.sql
 --
 -- One row per variant and own task whose questions are answered both ways.
--- choice_kept, written_kept   shares of the base model's numbers, with standard errors over
+-- choice_kept, written_kept   shares of the base model's scores, with standard errors over
 --                             n_samples test documents
 -- bare                        whether the variant has neither repair nor healing
 -- Empty where no task measures written answers in addition to choices (`generate` of a benchmark task).

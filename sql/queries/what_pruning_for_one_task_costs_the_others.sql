@@ -9,7 +9,7 @@
 --                         is better)
 -- change, change_stderr   difference from the base model, in the unit of metric, paired over the
 --                         documents where paired is true
--- kept, kept_stderr       share of the base model's number that is left, 1 = all; null where the
+-- kept, kept_stderr       share of the base model's score that is left, 1 = all; null where the
 --                         base model is at chance
 -- kept_reason             why kept or its error is null: at chance, or too few documents
 -- certain                 whether other test documents would show a change of the same sign too,

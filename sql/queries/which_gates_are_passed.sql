@@ -3,7 +3,7 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_gates_are_passed.sql
 --
 -- One row per variant and gate. A variant without repair comes before the repaired ones.
--- demanded, reached    for keep, shares of the base model's number; for floor, values of the metric
+-- demanded, reached    for keep, shares of the base model's score; for floor, values of the metric
 -- result               passed or failed, or not told apart if the 95 % interval of reached includes
 --                      demanded or is unknown
 -- Empty where no study has gates.

@@ -31,7 +31,7 @@ WITH measured AS (
 )
 SELECT model, calibration, component, layer, accuracy, accuracy_low, accuracy_high,
     CASE
-        WHEN accuracy IS NULL THEN 'undefined'
+        WHEN accuracy IS NULL OR accuracy_low IS NULL THEN 'undefined'
         WHEN accuracy_low > 0 THEN 'matters'
         WHEN accuracy_high < 0 THEN 'better without'
         ELSE 'can go'

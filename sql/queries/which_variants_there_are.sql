@@ -6,7 +6,7 @@
 -- errors, the handle by which commands name it, and whether it passes the gates of its study.
 -- own_tasks, own_value   the own tasks and the number measured there; for a base model, the task of
 --                        its variants if all have the same one
--- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general
+-- own_kept, text_ratio   share of the base model's score on the own tasks; perplexity of general
 --                        text divided by the base model's, for the text that suffers most
 -- parameters_ratio       as measured, else counted from the shapes of layers and patches
 -- Empty where nothing was benchmarked and nothing timed.

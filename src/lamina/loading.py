@@ -207,9 +207,8 @@ def _locate_model(path: str, results: Path) -> str:
 
 def _check_files(variant: Variant, name: str, results: Path) -> None:
     """Refuse a variant if one of its files is missing."""
-    files = paths.variant_files(variant, results)
-    for file in (files.plan, files.patch, files.adapter):
-        if file and not Path(file).exists():
+    for file in paths.variant_files(variant, results).listed():
+        if not Path(file).exists():
             raise LaminaError(
                 f"{file} does not exist, so the variant '{name}' has not been made."
                 f"{_suggest_name(Path(file))} Put it into a study of the configuration and run the "
@@ -240,7 +239,7 @@ def _suggest_name(missing: Path) -> str:
     while not missing.parent.is_dir():
         missing = missing.parent
     known_names = sorted({file.stem for file in missing.parent.iterdir()})
-    if not known_names or missing.name.startswith("removed="):
+    if not known_names or missing.name.startswith("removed=") or missing.stem == "training":
         return ""
     return f" {suggest(missing.stem, known_names)}"
 

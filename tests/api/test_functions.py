@@ -110,6 +110,36 @@ def test_a_repair_in_place_must_be_defined(base: PreparedModel, facts: PreparedC
         lamina.select(base, facts, removed=[1], metric="accuracy", repair="g")
 
 
+def test_the_repair_in_place_is_fitted_behind_the_selection(
+    base: PreparedModel, facts: PreparedCalibration
+) -> None:
+    repairs = {"g": {"method": "ghost"}}
+    options = {"strategy": "one_shot", "metric": "perplexity", "repair": "g"}
+    (selected,) = lamina.select(base, facts, removed=1, repairs=repairs, **options)
+
+    assert lamina.repair(selected).variant.repair == "g"
+    assert lamina.repair(selected, name="mine").variant.repair == "mine"
+
+
+def test_two_calibrations_of_one_name_are_refused(
+    base: PreparedModel, facts: PreparedCalibration
+) -> None:
+    with pytest.raises(LaminaError, match="calibrations: two have one name"):
+        lamina.select(base, [facts, facts], removed=1, strategy="random")
+
+
+def test_a_healing_that_was_overwritten_is_refused(pruned: PrunedModel, tmp_path: Path) -> None:
+    options = {"method": "lora", "rank": 2, "epochs": 1, "batch": 10, "data": {"own": 1}}
+    first = lamina.heal(pruned, tmp_path / "healed", **options)
+    assert first.model.config.num_hidden_layers == pruned.model.config.num_hidden_layers
+
+    second = lamina.heal(pruned, tmp_path / "healed", learning_rate=0.01, **options)
+
+    assert second.parts.adapter == str(tmp_path / "healed")
+    with pytest.raises(LaminaError, match="holds another healing by now than that of reference/"):
+        lamina.evaluate(first, tasks={"microworld_facts": {"limit": 5}})
+
+
 def test_one_size_needs_no_list_and_what_select_gives_is_one(
     base: PreparedModel, facts: PreparedCalibration
 ) -> None:
@@ -135,6 +165,26 @@ def test_a_test_on_calibration_documents_is_refused(pruned: PrunedModel, tmp_pat
 
     with pytest.raises(LaminaError, match="calibrations.facts shares 5 of its 20 documents"):
         lamina.evaluate(pruned, tasks={"facts": {"choices": seen}})
+
+
+def test_each_calibration_and_each_benchmark_of_a_name_is_searched_for_test_documents(
+    base: PreparedModel, pruned: PrunedModel, tmp_path: Path
+) -> None:
+    other_file = write_questions(tmp_path / "other.jsonl", 40, 20)
+    others = lamina.prepare(base, "facts", choices=other_file)
+    (other,) = lamina.select(base, others, removed=1, strategy="random", name="other")
+    seen = write_questions(tmp_path / "seen.jsonl", 15, 20)
+    text = tmp_path / "text.txt"
+    text.write_text("The text of a test shares a name with a task. " * 20, encoding="utf-8")
+
+    with pytest.raises(LaminaError, match="calibrations.facts shares 5 of its 20 documents"):
+        lamina.evaluate([pruned, other], tasks={"facts": {"choices": seen}})
+    with pytest.raises(LaminaError, match="calibrations.facts shares 5 of its 20 documents"):
+        lamina.evaluate(
+            pruned,
+            tasks={"facts": {"choices": seen}},
+            perplexity={"facts": {"text": str(text), "window": 16}},
+        )
 
 
 def test_questions_of_your_own_are_measured_with_their_number(

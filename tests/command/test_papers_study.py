@@ -173,6 +173,15 @@ def test_a_task_takes_the_file_of_its_name(tmp_path: Path) -> None:
         pool.deal_questions("piqa", 3)
 
 
+def test_lines_end_as_in_calibrations(tmp_path: Path) -> None:
+    """At a line feed only, and blank lines count for nothing."""
+    text = "one two three\u2028" + "word " * 30
+    lines = json.dumps({"text": text}, ensure_ascii=False) + "\n\n"
+    (tmp_path / "texts.jsonl").write_text(lines, encoding="utf-8")
+
+    assert read_pool(tmp_path).documents == [text]
+
+
 def test_too_few_texts_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

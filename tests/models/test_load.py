@@ -46,6 +46,8 @@ def results(tmp_path: Path) -> Path:
     tensors = patch.name_tensors(2, {(1, 3): {"operator": OPERATOR}})
     patch.write_patch(results / f"patches/{SELECTOR}/ghost.safetensors", "ghost", tensors)
     random_adapter(base, UNITS, results / f"adapters/{HEALED}")
+    curve = results / f"adapters/{HEALED}/training.parquet"
+    parquet.write_table(curve, parquet.from_rows("training", []))
     return results
 
 
@@ -118,6 +120,15 @@ def test_what_cannot_be_loaded_is_explained(
 ) -> None:
     with pytest.raises(LaminaError, match=message):
         lamina.load(name, results, **options)
+
+
+def test_a_healing_that_did_not_end_is_not_loaded(results: Path) -> None:
+    """The training curve is written last."""
+    folder = results / "adapters/tiny/words/cosine/removed=2/none/stopped"
+    folder.mkdir(parents=True)
+
+    with pytest.raises(LaminaError, match=r"stopped/training\.parquet does not exist"):
+        lamina.load(f"{SELECTOR}/removed=2/none/stopped", results)
 
 
 def test_weights_in_four_bits_are_near_those_of_the_folder(tmp_path: Path) -> None:

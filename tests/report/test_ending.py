@@ -94,11 +94,37 @@ def test_where_none_keeps_enough_the_nearest_is_named_with_its_commands(tmp_path
     assert commands[0].startswith("take it ")
 
 
+def test_without_a_base_model_above_chance_text_names_a_variant_or_nothing_does(
+    tmp_path: Path,
+) -> None:
+    tables = tmp_path / "tables"
+    write_study(tables, n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
+    path = tables / "benchmarks.parquet"
+    rows = parquet.read_table(path).to_pylist()
+    for row in rows:
+        if row["selector"] == "none" and row["metric"].startswith("acc"):
+            row["value"] = 0.25  # chance
+    parquet.write_table(path, parquet.from_rows("benchmarks", rows))
+
+    first_line, text_line, *_ = ending.summarise_run(tmp_path, VIEWS)
+    without_text = [row for row in rows if row["metric"] in ("acc", "acc_norm")]
+    parquet.write_table(path, parquet.from_rows("benchmarks", without_text))
+    lines_without_text = ending.summarise_run(tmp_path, VIEWS)
+
+    assert "no test shows which keeps 95 %" in first_line
+    assert text_line.startswith("best on text ")
+    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+        assert connection.execute("SELECT count(text_ratio) FROM variants").fetchall() == [(0,)]
+    assert lines_without_text[1].startswith("warning ")
+    assert "keeps" not in lines_without_text[2]
+
+
 def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Path) -> None:
     write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
     variant = "reference/recall/accuracy/removed=1/none/none"
     answers = {"base": [1.0] * 70 + [0.0] * 30, "pruned": [1.0] * 60 + [0.0] * 40}
     judgement = {"questions": "new.jsonl", "variant": variant, "metric": "acc", "chance": 0.25}
+    judgement["made_from"] = []
     parquet.write_json(tmp_path / "judged" / variant / "1.json", judgement | answers)
 
     lines = ending.summarise_run(tmp_path, VIEWS)
@@ -172,6 +198,24 @@ def test_a_small_study_ends_in_a_table_of_its_variants(tmp_path: Path) -> None:
         assert " 60 " in line  # test questions
     ratio = timed[0]["tokens_per_second_ratio"]
     assert any(f"× {ratio:.2f} [" in line for line in variant_lines)
+
+
+def test_the_mean_of_two_tasks_has_the_interval_of_a_mean(tmp_path: Path) -> None:
+    """40 questions at .5 and 4,000 at .9 are not 4,040 at .7."""
+    answers = {"few": np.arange(40) < 20, "many": np.arange(4000) < 3600}
+    calibrations = [
+        {"calibration": "c", "source": "few"},
+        {"calibration": "c", "source": "many"},
+    ]
+    variants = [(variant_key("c"), answers)]
+    connection = connect_planted_tables(tmp_path, answers, variants, calibrations)
+    connection.close()
+
+    lines = print_table(tmp_path).splitlines()
+
+    (variant_line,) = [line for line in lines if "removed=1" in line]
+    stderr = np.hypot(0.5 / np.sqrt(39), 0.3 / np.sqrt(3999)) / 2
+    assert f" 0.700 ± {1.96 * stderr:.3f} " in variant_line
 
 
 def test_a_large_study_is_left_to_its_report(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from lamina.store import parquet
 from lamina_workflow.report.judgements import (
     Judgement,
     compare_scores,
+    hash_variant,
     measure_kept_share,
     read_judgements,
 )
+
+VARIANT = "m/c/s/removed=1/none/none"
 
 
 def answer(
@@ -27,12 +30,12 @@ def answer(
 
 
 def describe_kept(base: list[float], pruned: list[float], chance: float = 0.25) -> str:
-    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned, chance)
+    judgement = Judgement("new.jsonl", VARIANT, [], "acc", base, pruned, chance)
     return compare_scores(judgement, 0.95).kept
 
 
 def test_a_judgement_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", [1.0], [0.0], 0.5)
+    judgement = Judgement("new.jsonl", VARIANT, [], "acc", [1.0], [0.0], 0.5)
     file = tmp_path / "0123.json"
     parquet.write_json(file, judgement._asdict())
     assert read_judgements([str(file)]) == [judgement]
@@ -44,6 +47,21 @@ def test_a_judgement_of_an_earlier_version_is_refused_with_what_to_do(tmp_path: 
         read_judgements([str(file)])
     assert f"rm '{file}'" in str(refusal.value)
     assert f"lamina judge {judgement.variant} new.jsonl" in str(refusal.value)
+
+
+def test_a_judgement_of_a_plan_that_was_replaced_is_left_out(tmp_path: Path) -> None:
+    plan = tmp_path / "plans/m/c/s/removed=1.json"
+    parquet.write_json(plan, {"units": ["3"]})
+    made_from = hash_variant(VARIANT, tmp_path)
+    judgement = Judgement("new.jsonl", VARIANT, made_from, "acc", [1.0], [0.0], 0.5)
+    file = tmp_path / "0123.json"
+    parquet.write_json(file, judgement._asdict())
+    assert read_judgements([str(file)], tmp_path) == [judgement]
+
+    parquet.write_json(plan, {"units": ["4"]})
+    assert read_judgements([str(file)], tmp_path) == []
+    plan.unlink()
+    assert read_judgements([str(file)], tmp_path) == []
 
 
 @pytest.mark.parametrize("counts", [(70, 12, 5, 13), (150, 0, 0, 50), (30, 2, 6, 12)])

@@ -46,7 +46,15 @@ def test_few_values_give_the_p_value_of_all_sign_flips() -> None:
 
     p_value = paired_tests.compute_sign_flip_p_value(differences)
 
-    assert p_value == pytest.approx(exact_p_value, abs=0.02)
+    assert p_value == pytest.approx(exact_p_value)
+
+
+def test_differences_that_all_point_one_way_survive_a_correction_for_many_tests() -> None:
+    differences = np.random.default_rng(4).normal(1, 0.1, 30)
+
+    p_value = paired_tests.compute_sign_flip_p_value(differences)
+
+    assert p_value == pytest.approx(2 / 2**30)
 
 
 def test_many_values_give_the_p_value_of_random_sign_flips() -> None:

@@ -294,3 +294,40 @@ def test_sizes_are_counted_from_layers_and_patches(tmp_path: Path) -> None:
     )
     assert sizes["tokens_per_second"] is None
     assert runtimes == {"m/c/s/removed=1/ghost/none": ("vllm",)}
+
+
+@pytest.mark.parametrize(
+    ("units", "runtimes"),
+    [
+        (["11"], ("transformers", "vllm", "llama.cpp")),
+        (["3"], ("transformers", "vllm")),
+        (["11", "2<>3"], ("transformers", "vllm")),
+        (["11", "2<>4"], ("transformers", "vllm", "llama.cpp")),
+        (["11", "10", "4x2"], ("transformers", "vllm")),
+        (["11", "10", "4x2~"], ("vllm",)),
+        (["11", "4.attention", "4.mlp"], ("transformers", "vllm")),
+    ],
+)
+def test_where_an_export_loads_follows_the_layers_that_run(
+    tmp_path: Path, units: list[str], runtimes: tuple[str, ...]
+) -> None:
+    """Gemma 3 alternates two kinds of layers by their index."""
+    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1}
+    plans = [{**plan, "unit": unit, "position": place} for place, unit in enumerate(units, 1)]
+    layer_sizes = [{"model": "m", "layer": layer, "kind": layer % 2} for layer in range(12)]
+    model = {"model": "m", "n_layers": 12, "decoder": "gemma3_text", "runs_code_in_vllm": True}
+    answers = {"t": np.arange(40) < 30}
+    connect_planted_tables(
+        tmp_path,
+        answers,
+        [(variant_key("c"), answers)],
+        [{"calibration": "c", "source": "t"}],
+        layer_sizes=layer_sizes,
+        plans=plans,
+    ).close()
+    parquet.write_table(tmp_path / "models.parquet", parquet.from_rows("models", [model]))
+
+    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+        found = recommendation.find_runtimes(connection, ["none"])
+
+    assert found == {"m/c/s/removed=1/none/none": runtimes}

@@ -1,7 +1,7 @@
 """The results of a study: variants measured together with the base model, and one exported."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -69,13 +69,12 @@ def evaluate(
     parts_by_variant = {Variant.base(base.name): Parts(None, None, None)}
     for pruned in variants:
         parts_by_variant[pruned.variant] = pruned.parts
-    calibrations: dict[str, PreparedCalibration] = {}
+    calibrations: dict[int, PreparedCalibration] = {}  # two may have one name
     for pruned in variants:
-        calibrations |= pruned.calibrations
+        calibrations |= {id(given): given for given in pruned.calibrations.values()}
+    _check_overlap(entries.tasks, calibrations.values())
+    _check_overlap(entries.perplexity, calibrations.values())
 
-    entry_by_name: dict[str, TaskEntry | PerplexityEntry] = {**entries.tasks, **entries.perplexity}
-    for name, entry in entry_by_name.items():
-        _check_calibrations(name, entry, list(calibrations.values()))
     benchmark_rows: list[dict[str, Any]] = []
     sample_rows: list[dict[str, Any]] = []
     for score in _open_benchmarks(base, entries):
@@ -114,18 +113,21 @@ def _find_base(variants: Sequence[PrunedModel]) -> PreparedModel:
     return next(iter(bases.values()))
 
 
-def _check_calibrations(
-    name: str, entry: TaskEntry | PerplexityEntry, calibrations: Sequence[PreparedCalibration]
+def _check_overlap(
+    benchmarks: Mapping[str, TaskEntry | PerplexityEntry],
+    calibrations: Collection[PreparedCalibration],
 ) -> None:
     """Refuse a benchmark if a calibration contains one of its documents."""
-    tested = [
-        (document_hash(*document), hash_word_runs(*document))
-        for document in read_benchmark_documents(name, entry, Path.cwd())
-        if document[0].strip() or document[1]
-    ]
-    for calibration in calibrations:
-        runs_by_document = {sample.document: sample.runs for sample in calibration.content.samples}
-        check_overlap(calibration.name, list(runs_by_document.items()), name, tested)
+    for name, entry in benchmarks.items():
+        tested = [
+            (document_hash(*document), hash_word_runs(*document))
+            for document in read_benchmark_documents(name, entry, Path.cwd())
+            if document[0].strip() or document[1]
+        ]
+        for calibration in calibrations:
+            samples = calibration.content.samples
+            runs_by_document = {sample.document: sample.runs for sample in samples}
+            check_overlap(calibration.name, list(runs_by_document.items()), name, tested)
 
 
 def _open_benchmarks(base: PreparedModel, entries: Benchmarks) -> Iterator[Score]:

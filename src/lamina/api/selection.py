@@ -61,6 +61,10 @@ def select(
     if isinstance(removed, int | str):
         removed = [removed]
     given = {calibration.name: calibration for calibration in calibrations}
+    if len(given) < len(calibrations):
+        raise LaminaError(
+            "calibrations: two have one name. Prepare one of them under another name."
+        )
     name = name or str(options.get("strategy", Selector.USUAL))
     entries = _read_options(name, repairs or {}, options)
     selection = _Selection(base, given, name, entries.selectors[name], entries.repairs)
@@ -156,7 +160,8 @@ class _Selection:
     def prune(self, plan: Plan) -> PrunedModel:
         """The model of a plan."""
         variant = Variant(**self.keys, removed=plan.removed)
-        return PrunedModel(self.base, self.given, variant, plan, self.repairs)
+        chosen_repair = plan.choice.get("repair") or self.selector.repair
+        return PrunedModel(self.base, self.given, variant, plan, self.repairs, chosen_repair)
 
     def _search(self, sizes: Sequence[int]) -> list[Plan]:
         """The plans of all sizes from one search."""

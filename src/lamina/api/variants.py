@@ -45,12 +45,16 @@ class PrunedModel:
     """The removed units and their scores."""
     repairs: Mapping[str, Repair] = field(default_factory=dict)
     """The repairs with which the plan was chosen, by name."""
+    chosen_repair: str | None = None
+    """The repair that was chosen together with the plan, or was in place; may be `none`."""
     patches: Mapping[Boundary, Fitted] | None = None
     """The fitted repair."""
     patch_table: pa.Table | None = None
     """Table `patches`: how well the repair fits each removed run, and whether it helps."""
     adapter: Path | None = None
     """Folder of the trained adapter and its training curve."""
+    training_table: pa.Table | None = None
+    """Table `training`: the losses during the healing."""
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -63,9 +67,19 @@ class PrunedModel:
 
     @property
     def parts(self) -> Parts:
-        """What `model` is made of."""
-        adapter = None if self.adapter is None else str(self.adapter)
-        return Parts(asdict(self.plan), self.patches, adapter)
+        """What `model` is made of.
+
+        Raises LaminaError if another healing was written into the folder of the adapter.
+        """
+        if self.adapter is None:
+            return Parts(asdict(self.plan), self.patches, None)
+        curve = parquet.read_table(paths.training(str(self.adapter)))
+        if not curve.equals(self.training_table):
+            raise LaminaError(
+                f"{self.adapter} holds another healing by now than that of {self.variant}. Give "
+                "lamina.heal a folder for each."
+            )
+        return Parts(asdict(self.plan), self.patches, str(self.adapter))
 
     def __repr__(self) -> str:
         return f"PrunedModel({str(self.variant)!r}, units={self.plan.units})"
@@ -106,7 +120,7 @@ def repair(
         seed: Draws the samples that only measure how well the repair fits.
         **options: Keys of `repairs` in a configuration, such as `method="ghost"` and
             `data={"own": 1, "general": 0.1}`. Without any, the repair that `lamina.select` chose
-            together with the plan is fitted; that may be none.
+            together with the plan, or with, is fitted; that may be none.
 
     Returns:
         The repaired model; `pruned` itself is not changed.
@@ -122,15 +136,16 @@ def repair(
         name = name or str(options.get("method", "repair"))
         entry = NamedEntries.from_options({"repairs": {name: options}}).repairs[name]
     else:
-        name = pruned.plan.choice.get("repair")
-        if name is None:
+        chosen = pruned.chosen_repair
+        if chosen is None:
             raise LaminaError(
                 f"the selection of {pruned.variant} chose no repair. Give a method, such as "
                 'lamina.repair(pruned, method="ghost").'
             )
-        if name not in pruned.repairs:
+        if chosen == "none":
             return pruned
-        entry = pruned.repairs[name]
+        entry = pruned.repairs[chosen]
+        name = name or chosen
     return _fit_repair(pruned, name, entry, seed)
 
 
@@ -212,4 +227,4 @@ def heal(
     variant = replace(pruned.variant, healing=name)
     curve = parquet.from_rows("training", rows, **variant.row())
     parquet.write_table(paths.training(str(folder)), curve)
-    return replace(pruned, variant=variant, adapter=Path(folder))
+    return replace(pruned, variant=variant, adapter=Path(folder), training_table=curve)

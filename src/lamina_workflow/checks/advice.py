@@ -194,7 +194,7 @@ def _advise_on_templates(config: Configuration, root: Path) -> Iterator[str]:
     ]
     if without_template:
         yield (
-            f"{_list_names(without_template)}: by its name a chat model, but questions are asked "
+            f"{_list_names(without_template)}: named like a chat model, but questions are asked "
             "without its chat template. Write chat_template: true if you use the model with it."
         )
 

@@ -29,7 +29,12 @@ from lamina.store.unfinished import digest_settings
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Report
 from lamina_workflow.config.text import read_configuration
-from lamina_workflow.report.judgements import Judgement, compare_scores, read_judgements
+from lamina_workflow.report.judgements import (
+    Judgement,
+    compare_scores,
+    hash_variant,
+    read_judgements,
+)
 
 TASK = "judged"
 MAX_NEAR_SHARE = 0.01  # of the questions that may be near duplicates, as in check_overlap
@@ -62,7 +67,7 @@ def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement,
     digest = digest_settings(named.manifest, questions, *files_by_variant[variant].listed())[:16]
     file = results / "judged" / str(variant) / f"{digest}.json"
     if file.exists():
-        (judgement,) = read_judgements([str(file)])
+        (judgement,) = read_judgements([str(file)], results)
         return judgement, False
 
     base = load_model(named.manifest)
@@ -85,6 +90,7 @@ def judge_variant(name: str, questions: Path, results: Path) -> tuple[Judgement,
     judgement = Judgement(
         questions.name,
         str(variant),
+        hash_variant(str(variant), results),
         metric,
         answers[base_variant],
         answers[variant],

@@ -104,15 +104,15 @@ _AsPercentage = BeforeValidator(read_percentage, json_schema_input_type=float | 
 
 
 class Gate(BaseModel):
-    """What a variant must reach on a task or a text: a share of the base model's number, or a
-    number.
+    """What a variant must reach on a task or a text: a share of the base model's score, or a
+    value.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     task: Name
     keep: Annotated[float, Field(gt=0, le=1), _AsPercentage] | None = None
-    """Least share of the base model's number."""
+    """Least share of the base model's score."""
     floor: Annotated[float, Field(gt=0), _AsPercentage] | None = None
     """Least value of the task's main metric."""
 
@@ -124,7 +124,7 @@ class Gate(BaseModel):
 
 
 _GATE_ALLOWED = (
-    "a task and what must be reached on it: {task: NAME, keep: 90%} of the base model's number, or "
+    "a task and what must be reached on it: {task: NAME, keep: 90%} of the base model's score, or "
     "{task: NAME, floor: 0.5}"
 )
 _REMOVED_ALLOWED = (

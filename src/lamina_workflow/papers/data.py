@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from lamina.data.files import find_question_fault
+from lamina.data.files import find_question_fault, json_lines, read_text
 from lamina.errors import LaminaError
 from lamina.options.calibrations import TEMPLATE_FIELD
 
@@ -214,8 +214,8 @@ def read_pool(folder: Path) -> DataPool:
 
 
 def _read_records(file: Path) -> Iterator[Raw]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    text = read_text(file, "--data", "a .jsonl file")
+    for _, record in json_lines(text, f"--data: {file}", "Write a JSON object in each line."):
         if isinstance(record, dict):
             yield record
 

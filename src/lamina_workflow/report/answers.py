@@ -42,7 +42,7 @@ def recommendations(
 
     If none does, the nearest one, with `kept_enough` false.
 
-    keep: share of the base model's number that must be left, above 0 to 1
+    keep: share of the base model's score that must be left, above 0 to 1
     general_text: highest perplexity of general text, as a multiple of the base model's; None allows
         anything
     counted_from: `zero`, or `chance`: what the share is counted from

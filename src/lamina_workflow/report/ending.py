@@ -98,23 +98,27 @@ def _describe_recommendation(
         ]
     answers = [row for row in recommended if row["question"] == "task"]
     enough = [row for row in answers if row["kept_enough"] and not row["at_chance"]]
+    measured = [row for row in answers if row["kept"] is not None]
+    enough_words = f"{100 * wanted.keep:g} % of its calibration's task"
+    if wanted.must_load:
+        enough_words += f" and loads in {wanted.must_load}"
     lines = []
-    label = "best variant "
     if enough:
+        label = "best variant "
         row = max(enough, key=lambda row: (row["certain"], row["layers"], row["kept"]))
-    else:
-        enough_words = f"{100 * wanted.keep:g} % of its calibration's task"
-        if wanted.must_load:
-            enough_words += f" and loads in {wanted.must_load}"
-        if answers and all(row["at_chance"] for row in answers):
-            lines.append(f"best variant  no test shows which keeps {enough_words}, see below")
-            label = "best on text "
-        else:
-            lines.append(f"best variant  none keeps {enough_words}")
-            label = "nearest      "
-        if not answers:
+    elif measured:
+        lines.append(f"best variant  none keeps {enough_words}")
+        label = "nearest      "
+        row = max(measured, key=lambda row: row["kept"])
+    elif answers:
+        lines.append(f"best variant  no test shows which keeps {enough_words}, see below")
+        with_text = [row for row in answers if row["text_ratio"] is not None]
+        if not with_text:
             return lines
-        row = max(answers, key=lambda row: (row["kept"] is not None, row["kept"] or 0.0))
+        label = "best on text "
+        row = min(with_text, key=lambda row: row["text_ratio"])
+    else:
+        return [f"best variant  none keeps {enough_words}"]
     lines.append(f"{label} {_describe_variant(row, wanted, handles)}")
     return lines + _list_commands(row["variants"][0], handles, configuration)
 
@@ -169,7 +173,7 @@ def _describe_judgements(results: Path, handles: Mapping[str, str], keep: float)
     """A line for each file of new questions that `lamina judge` measured."""
     files = sorted(map(str, (results / "judged").rglob("*.json")))
     lines = []
-    for judgement in read_judgements(files):
+    for judgement in read_judgements(files, results):
         scores = compare_scores(judgement, keep)
         lines.append(
             f"judged        {handles.get(judgement.variant, judgement.variant)} on the "

@@ -105,7 +105,7 @@ def fill_specifications(points: Sequence[dict[str, Any]], keep: float) -> dict[s
     The rows are not in it: they are its data set `variants`. The file TEMPLATE holds both
     specifications, with names that begin with $ in place of the rows' selectors and repairs.
 
-    keep: share of the base model's number, drawn as a dashed line
+    keep: share of the base model's score, drawn as a dashed line
     """
     pruned_points = [point for point in points if "kept" in point]
     selector_names = sorted({point["selector"] for point in pruned_points}, key=_accuracy_first)

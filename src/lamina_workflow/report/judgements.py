@@ -3,13 +3,17 @@
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.relevance.statistics import Z95, wilson_interval
 from lamina.store import checksum
+from lamina.variant import Variant
 from lamina_workflow.report.paired_tests import compute_paired_test
 from lamina_workflow.report.recommendation import advise_questions
+from lamina_workflow.runtime.contents import hash_files
 
 
 class Judgement(NamedTuple):
@@ -18,6 +22,8 @@ class Judgement(NamedTuple):
     questions: str
     """Name of the file of questions."""
     variant: str
+    made_from: list[str]
+    """Hashes of the files that the variant was made from (`hash_variant`)."""
     metric: str
     base: list[float]
     pruned: list[float]
@@ -44,8 +50,16 @@ class KeptShare(NamedTuple):
     high: float
 
 
-def read_judgements(files: Iterable[str]) -> list[Judgement]:
-    """The judgements in files that `lamina judge` wrote.
+def hash_variant(variant: str, results: str | Path = paths.RESULTS) -> list[str]:
+    """Hashes of the base model's manifest and of the variant's plan, patch and training curve."""
+    parsed = Variant.parse(variant)
+    manifest = paths.manifest(parsed.model, results)
+    files = [manifest, *paths.variant_files(parsed, results).listed()]
+    return list(hash_files(files).values())
+
+
+def read_judgements(files: Iterable[str], results: str | Path = paths.RESULTS) -> list[Judgement]:
+    """The judgements in files that `lamina judge` wrote, of variants that are still the same.
 
     Raises LaminaError if a file lacks something, for example because an earlier lamina wrote it.
     """
@@ -59,7 +73,9 @@ def read_judgements(files: Iterable[str]) -> list[Judgement]:
                 f"Delete it (rm '{file}'). `lamina judge {facts.get('variant', 'VARIANT')} "
                 f"{facts.get('questions', 'QUESTIONS')}` measures again."
             )
-        judgements.append(Judgement(**facts))
+        judgement = Judgement(**facts)
+        if judgement.made_from == hash_variant(judgement.variant, results):
+            judgements.append(judgement)
     return judgements
 
 

@@ -3,7 +3,7 @@
 The numbers of a card come from the question `which_model_to_take` and view `variant_sizes`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 
 from lamina.models.export.runtimes import ExportTraits, list_runtimes
-from lamina.models.units import parse_unit, removals_among
+from lamina.models.units import list_steps, list_visits
 from lamina.variant import Variant
 from lamina_workflow.report.answers import query_rows, recommendations
 from lamina_workflow.report.formatting import format_bytes, format_speed_ratio
@@ -91,15 +91,15 @@ def find_runtimes(
     """
     runtimes = {}
     for row in query_rows(connection, _TRAITS):
-        removed_units = removals_among((row["units"] or "").split())
-        kept = find_kept_layers(removed_units, len(row["kinds"]))
+        edits = (row["units"] or "").split()
         kinds = row["kinds"]
-        without_attention = [unit for unit in removed_units if unit.endswith(".attention")]
+        visits = list_visits(list_steps(edits, len(kinds)))
+        visited_kinds = [kinds[visit.layer] for visit in visits]
         traits = ExportTraits(
             decoder=row["decoder"] or "",
-            has_code=row["repair"] not in stock_repairs,
-            shifts_kinds=[kinds[layer] for layer in kept] != kinds[: len(kept)],
-            lacks_attention=any(parse_unit(unit)[0] in kept for unit in without_attention),
+            has_code=_has_code(row, stock_repairs),
+            shifts_kinds=visited_kinds != kinds[: len(visits)],
+            lacks_attention=any("attention" in visit.without for visit in visits),
             runs_code_in_vllm=bool(row["runs_code_in_vllm"]),
         )
         runtimes[str(Variant.of(row))] = list_runtimes(traits)
@@ -113,18 +113,9 @@ def list_loadable(
     return [name for name, found in runtimes_by_variant.items() if set(wanted) <= set(found)]
 
 
-def find_kept_layers(removed_units: Iterable[str], n_layers: int) -> list[int]:
-    """Layers that are not removed completely."""
-    lacking: dict[int, set[str]] = {}
-    for unit in removed_units:
-        layer, component = parse_unit(unit)
-        lacking.setdefault(layer, set()).add(component)
-    removed = {
-        layer
-        for layer, components in lacking.items()
-        if "layer" in components or len(components) == 2
-    }
-    return [layer for layer in range(n_layers) if layer not in removed]
+def _has_code(row: Mapping[str, Any], stock_repairs: Collection[str]) -> bool:
+    """Whether an export has its own code: for a patch, or for layers that run again with damping."""
+    return row["repair"] not in stock_repairs or "~" in (row["units"] or "")
 
 
 def describe_loading(runtimes: Collection[str], has_code: bool) -> str:
@@ -191,7 +182,7 @@ class Recommender:
         known_runtimes = [set(self.runtimes[name]) for name in variants if name in self.runtimes]
         loading = ""
         if known_runtimes:
-            has_code = row["repair"] not in self.stock_repairs
+            has_code = _has_code(row, self.stock_repairs)
             loading = describe_loading(set.intersection(*known_runtimes), has_code)
         return {
             **row,

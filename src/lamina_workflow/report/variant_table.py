@@ -30,7 +30,8 @@ COLUMNS = SIZES + SCORES + SPEED
 # The base model has no row of its own: it is timed with each variant, as ratios.
 MEASURED = """
 WITH scored AS (
-    SELECT model, any_value(own_base) AS base_score, any_value(own_metric) AS metric, any_value(own_samples) AS n_samples
+    SELECT model, any_value(own_base) AS base_score, any_value(own_metric) AS metric, any_value(own_samples) AS n_samples,
+        any_value(own_tasks) AS tasks
     FROM variants WHERE selector <> 'none' GROUP BY model HAVING count(DISTINCT calibration) = 1
 ),
 bases AS (
@@ -47,7 +48,8 @@ SELECT v.*, concat_ws('/', v.calibration, v.selector, 'removed=' || v.removed, v
         AS tokens_per_second,
     e.tokens_per_second_ratio, e.tokens_per_second_ratio_stderr, e.repeats,
     CASE WHEN v.selector = 'none' THEN s.base_score ELSE v.own_value END AS score,
-    coalesce(v.own_metric, s.metric) AS metric, coalesce(v.own_samples, s.n_samples) AS n_questions
+    coalesce(v.own_metric, s.metric) AS metric, coalesce(v.own_samples, s.n_samples) AS n_questions,
+    contains(coalesce(v.own_tasks, s.tasks), ', ') AS is_mean_of_tasks
 FROM variants AS v JOIN models AS m USING (model)
 LEFT JOIN variant_sizes AS z USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN scored AS s USING (model)
@@ -138,10 +140,11 @@ def _format_cells(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _format_score(row: Mapping[str, Any]) -> str:
-    """The score on the task; a share of right answers has Wilson's interval, valid even at 1."""
+    """The score; a share of right answers to one task has Wilson's interval, valid even at 1."""
     if row["score"] is None:
         return DASH
-    if not row["metric"].startswith("acc") or not row["n_questions"]:
+    is_share = row["metric"].startswith("acc") and not row["is_mean_of_tasks"]
+    if not is_share or not row["n_questions"]:
         return format_measurement(row["score"], row["own_stderr"])
     low, high = wilson_interval(row["score"] * row["n_questions"], row["n_questions"])
     return f"{row['score']:.2f} [{low:.2f}, {high:.2f}]"

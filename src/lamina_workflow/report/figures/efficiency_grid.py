@@ -21,7 +21,7 @@ FOLDED = True
 TABLES = ("efficiency", "plans", "models")
 QUERIES = ("what_pruning_buys_by_load",)
 NEEDS = {"loads": 2}
-# White is the base model's number; blue is better and orange is worse, by factors up to 2.
+# White is the base model's score; blue is better and orange is worse, by factors up to 2.
 COLOURS = LinearSegmentedColormap.from_list(
     "advantage", ["#b04a00", "#f6c9a5", "#ffffff", "#a9cfe8", "#0b5a94"]
 )

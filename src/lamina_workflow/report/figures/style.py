@@ -240,14 +240,16 @@ def set_integer_ticks(axes: Axes, axis: str = "x") -> None:
 def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     """Label and scale of a benchmark metric.
 
-    Accuracies go from 0 to 1; perplexities far apart are on a logarithmic scale.
+    Scores that lie in it, such as accuracies, have the axis 0 to 1; perplexities far apart are on a
+    logarithmic scale.
     """
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
-    if metric != "perplexity":
+    if metric == "perplexity":
+        if max(values) > 10 * min(values):
+            axes.set_yscale("log")
+            axes.set_ylim(bottom=1)
+    elif min(values) >= 0 and max(values) <= 1:
         axes.set_ylim(0, 1.02)
-    elif max(values) > 10 * min(values):
-        axes.set_yscale("log")
-        axes.set_ylim(bottom=1)
 
 
 def draw_empty(reason: str) -> Figure:
