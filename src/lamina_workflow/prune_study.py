@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from lamina.data.documents import read_documents
 from lamina.data.files import read_questions
+from lamina.data.overlap import Document, document_hash, find_shared_pairs, hash_word_runs
 from lamina.errors import LaminaError
 from lamina.options.models import Model
 from lamina.options.selectors import share_of_layers
@@ -54,6 +58,7 @@ CONFIGURATION = "config.yaml"
 OPTIONS_BY_KEY = {
     "--text.text:": "--text:",
     "calibrations.task:": "--task:",
+    "report.keep:": "--keep:",
     "MODEL.source:": "MODEL:",
     "add `revision: <commit, tag or branch>`": "add --revision (a commit, tag or branch) and --layers",
 }
@@ -181,7 +186,7 @@ def prepare_study(request: PruneRequest) -> PreparedStudy:
 
     if request.has_task and seems_conversational(request.source, Path.cwd()):
         notes.append(
-            f"By its name, {request.source} is a chat model, but questions are asked without its "
+            f"{request.source} is named like a chat model, but questions are asked without its "
             "chat template. If you use it with the template, add chat_template: true to the model "
             f"in {CONFIGURATION}, and run lamina run in that folder."
         )
@@ -348,7 +353,7 @@ def _sizes(request: PruneRequest) -> list[Any]:
     if request.faster is not None:
         share = _read_percentage(request.faster, "--faster")
         return [{"latency": f"{100 - share:g}%"}]
-    if request.remove.isdigit():
+    if request.remove.isdecimal():
         n_layers = int(request.remove)
         return sorted({max(1, n_layers // 2), n_layers})
     share = _read_percentage(request.remove, "--remove")
@@ -406,12 +411,52 @@ def _split_text(
 def _split(
     records: Sequence[dict[str, Any]], test_share: float, seed: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """A seeded random test part, and the rest without copies of test records."""
+    """A seeded random test part, and the rest.
+
+    Copies are left out. Records that the overlap check of a study takes for near duplicates, such as
+    questions on one passage, are on one side.
+
+    Raises LaminaError if too many are near duplicates of each other to leave any for the rest.
+    """
     records_by_text = {json.dumps(record, ensure_ascii=False): record for record in records}
     different = list(records_by_text.values())
-    random.Random(seed).shuffle(different)
+    groups = _group_near_duplicates(different)
+    random.Random(seed).shuffle(groups)
     n_test = round(len(different) * test_share)
-    return different[:n_test], different[n_test:]
+    test: list[dict[str, Any]] = []
+    while len(test) < n_test:
+        test += groups.pop()
+    rest = [record for group in groups for record in group]
+    if not rest:
+        raise LaminaError(
+            "--questions, --text: nearly all documents of a file share half of their text with one "
+            "another, so none that test are new. Give documents that differ."
+        )
+    return test, rest
+
+
+def _group_near_duplicates(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The records, in groups of those that share half of their text, directly or through others."""
+    documents: list[Document] = []
+    for record in records:
+        parts = (record.get("text") or record["query"], record.get("choices", ()))
+        documents.append((document_hash(*parts), hash_word_runs(*parts)))
+    pairs = find_shared_pairs(documents, documents)
+    first = pairs.first[pairs.are_near].tolist()
+    second = pairs.second[pairs.are_near].tolist()
+
+    # The same words in another order, or too few words for a run, have one hash.
+    first_with_hash: dict[str, int] = {}
+    for index, (document, _) in enumerate(documents):
+        first.append(first_with_hash.setdefault(document, index))
+        second.append(index)
+    n_records = len(records)
+    are_near = coo_array((np.ones(len(first)), (first, second)), (n_records, n_records))
+    _, group_by_index = connected_components(are_near, directed=False)
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for record, group in zip(records, group_by_index.tolist(), strict=True):
+        groups.setdefault(group, []).append(record)
+    return list(groups.values())
 
 
 def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:

@@ -1,6 +1,7 @@
 """What `lamina prune` writes is a study that the workflow accepts, with data that is split once."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lamina.data.overlap import Document, check_overlap, document_hash, hash_word_runs
 from lamina.errors import LaminaError
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.prune_study import (
@@ -64,6 +66,55 @@ def test_questions_and_text_are_split_without_copies_on_both_sides(workplace: Pa
     test_text = read_lines(study.folder / "text-test.jsonl")
     assert (len(fitting_text), len(test_text)) == (40, 10)
     assert len({*fitting_text, *test_text}) == 50
+
+
+def test_questions_on_one_passage_and_of_the_same_words_stay_on_one_side(workplace: Path) -> None:
+    """In the eyes of the check that refuses overlap between a calibration and a test."""
+    rng = random.Random(0)
+    records: list[dict[str, Any]] = []
+    for index in range(25):
+        passage = " ".join(f"word{rng.randrange(5000)}" for _ in range(60))
+        for ending in ("who", "where", "when", "why"):
+            records.append({"query": f"{passage} {ending}", "choices": ["a", "b"], "gold": 0})
+        records.append({"query": f"few words {index}", "choices": ["yes", "no"], "gold": 0})
+        records.append({"query": f"few words {index}", "choices": ["no", "yes"], "gold": 1})
+    write_lines(workplace / "questions.jsonl", records)
+
+    study = write_study(request(seed=5))
+
+    sides: list[list[Document]] = []
+    for name in ("questions-choose.jsonl", "questions-test.jsonl"):
+        documents = {}
+        for line in read_lines(study.folder / name):
+            parts = (json.loads(line)["query"], json.loads(line)["choices"])
+            documents[document_hash(*parts)] = hash_word_runs(*parts)
+        sides.append(list(documents.items()))
+    choosing, testing = sides
+    assert len(choosing) + len(testing) == 125
+    assert 45 <= len(testing) <= 60
+    shared = check_overlap("task", choosing, "task", testing)
+    assert (shared.equal, shared.near) == (0, 0)
+
+
+def test_a_share_without_a_percent_sign_is_refused_by_the_name_of_its_option(
+    workplace: Path,
+) -> None:
+    with pytest.raises(LaminaError, match="^--keep: "):
+        write_study(request(keep="95"))
+    with pytest.raises(LaminaError, match="^--remove ²: write a share"):
+        write_study(request(remove="²"))
+
+
+def test_questions_that_are_all_alike_are_refused(workplace: Path) -> None:
+    passage = " ".join(f"word{index}" for index in range(60))
+    records = [
+        {"query": f"{passage} {'more ' * index}", "choices": ["a", "b"], "gold": 0}
+        for index in range(10)
+    ]
+    write_lines(workplace / "questions.jsonl", [*records, *records])
+
+    with pytest.raises(LaminaError, match="none that test are new"):
+        write_study(request())
 
 
 @pytest.mark.parametrize(

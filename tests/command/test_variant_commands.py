@@ -99,7 +99,7 @@ def test_a_judgement_says_both_scores_and_the_paired_difference() -> None:
     base = [1.0] * 90 + [0.0] * 10
     pruned = [1.0] * 70 + [0.0] * 30
 
-    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", "acc", base, pruned, 0.5)
+    judgement = Judgement("new.jsonl", "m/c/s/removed=1/none/none", [], "acc", base, pruned, 0.5)
     lines = describe_judgement(judgement, is_new=True, keep=0.95)
 
     assert lines[0].startswith("100 questions")

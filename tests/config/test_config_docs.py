@@ -38,6 +38,8 @@ LOCAL_MODELS = {
     "config/qwen-papers.yaml": ("qwen-0.5b", 24),
     "config/qwen-own-answers.yaml": ("qwen-0.5b-chat", 24),
     "config/qwen-1.5b-own-answers.yaml": ("qwen-1.5b-chat", 28),
+    "config/qwen-1.5b-repairs.yaml": ("qwen-1.5b-chat", 28),
+    "config/qwen-repaired.yaml": ("qwen-0.5b", 24),
 }
 # Those of models and data of the hub.
 HUB_MODELS = [

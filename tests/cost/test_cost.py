@@ -239,6 +239,25 @@ def test_a_sweep_writes_a_row_for_each_sample_and_unit(disk_bytes: dict[str, flo
     assert disk_bytes[sweeps[0]] == estimate.SAMPLE_ROW_BYTES * N_SAMPLES * n_candidates
 
 
+@pytest.mark.parametrize(("units", "n_units"), [("layer", 8), ("both", 16)])
+def test_a_sweep_of_sub_layers_writes_a_row_for_each(
+    tmp_path: Path, units: str, n_units: int
+) -> None:
+    raw = minimal_config()
+    raw["selectors"] = {"one": {"metric": "perplexity", "units": units}}
+    for study in raw["studies"].values():
+        if "selectors" in study:
+            study["selectors"] = ["one"]
+    disk_bytes: set[float] = set()
+    for stage, outputs, cost in estimate_works(
+        load_configuration(raw, write_model_and_data(tmp_path))
+    ):
+        if stage == "sweep" and "/removal/" in outputs[0] and "/removed=0/" in outputs[0]:
+            disk_bytes.add(cost.disk)
+
+    assert estimate.SAMPLE_ROW_BYTES * N_SAMPLES * (1 + n_units) in disk_bytes
+
+
 def test_a_patch_writes_a_matrix_for_each_boundary(
     configuration: Any, disk_bytes: dict[str, float]
 ) -> None:

@@ -31,7 +31,7 @@ def cost_file(tmp_path: Path) -> str:
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two cores and no GPU, with known speed."""
     monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: [])
-    monkeypatch.setattr(forecast, "measure_rate", lambda results, always: 5e10)
+    monkeypatch.setattr(forecast, "measure_rate", lambda results, n_cores, always: 5e10)
     monkeypatch.setattr(forecast, "measure_start", lambda: forecast.StartSeconds(4.0, 1.0))
     monkeypatch.setattr("os.cpu_count", lambda: 2)
 
@@ -64,6 +64,22 @@ def test_with_a_gpu_times_are_those_of_one_device(
     monkeypatch.setattr(forecast.devices, "list_devices", lambda environment: ["0"])
     forecast.main([cost_file])
     assert "Times are for one device at 100 TFLOP/s" in capsys.readouterr().out
+
+
+def test_the_speed_is_that_of_the_cores_of_a_job(
+    cost_file: str, two_cores: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured_with: list[int] = []
+
+    def measure_rate(results: Path, n_cores: int, always: bool) -> float:
+        measured_with.append(n_cores)
+        return 5e10
+
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setattr(forecast, "measure_rate", measure_rate)
+    forecast.main([cost_file, "--cores", "4"])
+    forecast.main([cost_file])
+    assert measured_with == [4, 16]
 
 
 @pytest.mark.parametrize(

@@ -640,7 +640,6 @@ class PlausibleStudy:
                 "seconds": self.rng.gamma(3, 9),
                 "cpu_seconds": 9.0,
                 "max_rss_mb": 812.0,
-                "device": "cpu",
             }
             self.rows["jobs"].append(job)
 

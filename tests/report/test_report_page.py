@@ -319,7 +319,9 @@ def render_cards(
 @pytest.fixture(scope="module")
 def page_of_cards(two_models: Path) -> str:
     """The report of a study with a configuration of the user's."""
-    judged = Judgement("new.jsonl", "a/c/s/removed=1/none/none", "acc", [1.0] * 80, [0.0] * 80, 0.5)
+    judged = Judgement(
+        "new.jsonl", "a/c/s/removed=1/none/none", [], "acc", [1.0] * 80, [0.0] * 80, 0.5
+    )
     return render_cards(two_models, {"configuration": "config/mine.yaml"}, judgements=[judged])
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina_workflow.runtime import forkserver
 from tests import ROOT
 from tests.faults.study import wait_until
 from tests.given.slow import slow_except
@@ -47,6 +48,20 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield str(file)
     starter.communicate("")
     wait_until(lambda: not file.exists())
+
+
+def test_where_no_socket_can_be_there_is_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path of a socket has at most 107 bytes."""
+    long_folder = tmp_path / ("long" * 30)
+    long_folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long_folder))
+    monkeypatch.delenv(forkserver.ADDRESS, raising=False)
+
+    forkserver.start_server()
+
+    assert forkserver.ADDRESS not in os.environ
 
 
 def start_job(folder: Path, code: str, address: str | None) -> subprocess.Popen[str]:

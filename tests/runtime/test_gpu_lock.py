@@ -148,7 +148,10 @@ def test_the_driver_lists_devices_and_the_parts_of_divided_ones(machine: Path) -
     assert gpu_lock.list_devices({}) == ["GPU-aa", "MIG-b1", "MIG-b2", "GPU-cc"]
 
 
-@pytest.mark.parametrize(("devices", "count"), [("0,1,2", "3"), ("", "0")])
+@pytest.mark.parametrize(
+    ("devices", "count"),
+    [("0,1,2", "3"), ("", "0"), ("-1", "0"), ("NoDevFiles", "0"), ("0,-1,1", "1")],
+)
 def test_make_run_counts_the_visible_devices(machine: Path, devices: str, count: str) -> None:
     environment = {"PYTHONPATH": SOURCE, "CUDA_VISIBLE_DEVICES": devices}
     output = subprocess.check_output([*LOCK_COMMAND, "--count"], env=environment, text=True)

@@ -23,6 +23,7 @@ from lamina_workflow.runtime.log_handler import LogHandler
 from lamina_workflow.runtime.progress import (
     Guess,
     JobRecord,
+    Pace,
     RunProgress,
     WorkReport,
     format_seconds,
@@ -401,6 +402,17 @@ def test_layers_count_the_tokens_that_run_through_them() -> None:
     # The prompt gives the first new token of each row; two more are run, of three rows at once.
     expected += 36 * 5 + 2 * (workload.GENERATION_FACTOR + 2) * 5
     assert workload.done.layer_tokens - tokens_before == expected
+
+
+def test_the_pace_of_a_continued_job_is_that_of_its_last_process() -> None:
+    """A killed process had done nine tenths of its work."""
+    report = WorkReport(layer_tokens=1e8, seconds=90.0, earlier=9e8)
+    job = JobRecord("search_plans", started=0.0, ended=95.0, report=report, flops=1e12)
+
+    pace = Pace.measure([job], now=100.0)
+
+    assert pace.by_rule == {"search_plans": pytest.approx(90.0 / 1e11)}
+    assert pace.start_seconds == 5.0
 
 
 def test_a_run_of_long_jobs_writes_lines_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,6 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
-    resources = record.get("resources") or {}
     wildcards = record.get("wildcards") or {}
     max_rss_mb = _number(record.get("max_rss"))
     # If a fork ran the job (lamina_workflow.runtime.forkserver), Snakemake measured a process that
@@ -51,7 +50,6 @@ def _row(record: dict[str, Any], rule_of_path: str) -> dict[str, Any]:
         "seconds": _number(record.get("s")),
         "cpu_seconds": None if was_forked else _number(record.get("cpu_time")),
         "max_rss_mb": None if was_forked else max_rss_mb,
-        "device": "gpu" if resources.get("gpu") else "cpu",
     }
 
 

@@ -37,7 +37,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         manifest=manifest,
         questions=draw_questions(job, model, manifest),
         log=log,
-        origin=hash_origin(job, [job.manifest, *files.values()]),
+        origin=hash_origin(job, [job.manifest, *job.manifests.values(), *files.values()]),
     )
 
 

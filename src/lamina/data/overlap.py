@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from lamina.errors import LaminaError
+from lamina.store import parquet
 
 Document = tuple[str, Sequence[int]]
 """A document for comparison: its hash (`document_hash`) and its runs (`runs`)."""
@@ -73,6 +75,10 @@ class Overlap:
     equal: int  # to a document of the benchmark
     near: int  # duplicates of one
     sharing: int  # a run with one
+
+    def is_too_near(self, n_documents: int) -> bool:
+        """Whether too many of the calibration's documents are near duplicates."""
+        return self.near > max(1, MAX_NEAR_SHARE * n_documents)
 
 
 class DocumentPairs(NamedTuple):
@@ -132,6 +138,16 @@ def hash_word_runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     return tuple(sorted(hashes))
 
 
+def read_overlap_documents(path: str | Path) -> list[Document]:
+    """The documents of a calibration or of a test as the workflow keeps them, each once."""
+    runs_by_document: dict[str, Sequence[int]] = {}
+    for row in parquet.read_table(path, ["document", "runs"]).to_pylist():
+        if row["document"] is not None:
+            # Only the first row of a question holds its word runs.
+            runs_by_document.setdefault(row["document"], row["runs"])
+    return list(runs_by_document.items())
+
+
 def count_shared_documents(
     calibration: Sequence[Document], benchmark: Sequence[Document]
 ) -> Overlap:
@@ -168,7 +184,7 @@ def check_overlap(
             f"calibrations.{calibration_name} shares {shared.equal} {counts}: a score on seen "
             f"documents says nothing. {remedy}"
         )
-    if shared.near > max(1, MAX_NEAR_SHARE * len(calibration)):
+    if shared.is_too_near(len(calibration)):
         raise LaminaError(
             f"calibrations.{calibration_name} shares at least half of the text of {shared.near} "
             f"{counts}, which is more than {MAX_NEAR_SHARE:.0%}: they differ by a few words. "

@@ -202,6 +202,5 @@ JOBS = Table(
             "Peak resident memory, in MB. Null if the job was too short to sample or ran in a "
             "fork.",
         ),
-        "device": Column("string", "gpu if the job requested one, else cpu."),
     },
 )

@@ -12,10 +12,10 @@ from lamina import paths
 from lamina.data.files import read_questions
 from lamina.data.lm_tasks import load_task, test_documents
 from lamina.data.overlap import (
-    Document,
     count_shared_documents,
     document_hash,
     hash_word_runs,
+    read_overlap_documents,
 )
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
@@ -37,7 +37,6 @@ from lamina_workflow.report.judgements import (
 )
 
 TASK = "judged"
-MAX_NEAR_SHARE = 0.01  # of the questions that may be near duplicates, as in check_overlap
 METRICS = ("acc_norm", "acc")  # a task's main metric is the first that it has, as in the report
 
 
@@ -115,22 +114,13 @@ def _check_unseen(
     for file in sorted((results / "tasks").glob("*.parquet")):
         use_by_file[file] = "between its variants"
     for file, use in use_by_file.items():
-        shared = count_shared_documents(asked, _read_documents(file))
-        if shared.equal or shared.near > max(1, MAX_NEAR_SHARE * len(asked)):
+        shared = count_shared_documents(asked, read_overlap_documents(file))
+        if shared.equal or shared.is_too_near(len(asked)):
             raise LaminaError(
                 f"{questions}: {shared.near} of its {len(asked)} questions are in {file}, or nearly "
                 f"so, and by these the study chose {use}: a score on them says nothing new. Take "
                 "them out, or give other questions."
             )
-
-
-def _read_documents(file: Path) -> list[Document]:
-    """The documents of a calibration or test, without duplicates."""
-    runs_by_document: dict[str, Sequence[int]] = {}
-    for row in parquet.read_table(file, ["document", "runs"]).to_pylist():
-        # Only the first row of a question holds its word runs.
-        runs_by_document.setdefault(row["document"], row["runs"])
-    return list(runs_by_document.items())
 
 
 def read_keep(configuration: Path | None) -> float:

@@ -26,6 +26,7 @@ from lamina.models.gguf import is_gguf
 from lamina.models.tokenizer import read_tokenizer
 from lamina.models.workload import TRAINING_FACTOR
 from lamina.options.benchmarks import PerplexityEntry
+from lamina.options.entry import document_range
 from lamina.options.healings import Healing
 from lamina.selection.tournament import N_EXCHANGED, N_FINALISTS
 from lamina.store import checksum, parquet
@@ -259,6 +260,9 @@ def _read_tokenizer(manifest: Mapping[str, Any]) -> Any:
 def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Tokens:
     """Tokens of a perplexity text; every window counts in full."""
     texts = benchmark_documents.read_texts(text_file)
+    start, stop = document_range(entry.documents)
+    if stop is not None and entry.joined is None:
+        texts = texts[: stop - start]  # `lamina prune --minutes` wrote those of its largest study
     text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
     longest_line = entry.window
@@ -359,7 +363,8 @@ class Works:
         selector = sweeps.SweepSelector.parse(sweep_name)
         pass_, kind = selector.settings(self.config)
         layer_tokens, naive_layer_tokens = sweep_work(tokens, n_layers, removed, pass_, kind)
-        n_streams = 2 + n_layers - removed if pass_ == "removal" else 1
+        n_units = len(remaining_units(n_layers, removed, kind))
+        n_streams = 2 + n_units if pass_ == "removal" else 1
         if pass_ == "generate":
             memory = float(_writing_memory(self.shapes[model], tokens))
         else:
@@ -377,10 +382,9 @@ class Works:
             fit_layer_tokens = float(sum(fitted.stream for fitted in fitted_tokens) * n_layers)
             layer_tokens += fit_layer_tokens
             naive_layer_tokens += fit_layer_tokens
-            n_runs = n_layers - removed
-            fit_memory = self._fit_memory(model, fitted_tokens, n_runs)
+            fit_memory = self._fit_memory(model, fitted_tokens, n_units)
             # Both folds have a patch for each removal.
-            waiting_patches = footprint.waiting_patch_bytes(self.shapes[model], 2 * n_runs)
+            waiting_patches = footprint.waiting_patch_bytes(self.shapes[model], 2 * n_units)
             memory = max(memory, fit_memory) + waiting_patches
 
         logits = sweep_logits(tokens, n_layers, removed, pass_, kind)
@@ -396,7 +400,7 @@ class Works:
             naive_layer_tokens,
             layer_flops(self.manifests[model], tokens),
             memory,
-            disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_layers - removed),
+            disk=SAMPLE_ROW_BYTES * tokens.samples * (1 + n_units),
             logit_flops=logit_flops(self.shapes[model], logits),
         )
 

@@ -193,8 +193,15 @@ def _time_import(modules: str) -> float:
     return time.perf_counter() - start_time
 
 
-def measure_rate(results: Path, always: bool = False) -> float | None:
+def count_cores(cores: str) -> int:
+    """The cores that a run may use, from a number or `all`."""
+    return int(cores) if cores.isdigit() else os.cpu_count() or 1
+
+
+def measure_rate(results: Path, n_cores: int, always: bool = False) -> float | None:
     """FLOP/s of a sweep of a study's largest model, as `lamina_workflow.cost.work` counts it.
+
+    A job uses its share of the `n_cores` of a run.
 
     None for a study without a calibration. None for a model above 2e9 parameters, unless `always`
     is set.
@@ -216,7 +223,7 @@ def measure_rate(results: Path, always: bool = False) -> float | None:
     from lamina.data import calibrations
     from lamina.models.load import load_model
 
-    torch.set_num_threads(resources.threads_of_job(os.cpu_count()))
+    torch.set_num_threads(resources.threads_of_job(n_cores))
     largest_file = sorted(calibration_files, key=os.path.getsize)[-1]
     samples = calibrations.read_calibration(largest_file).samples[:N_MEASURED_SAMPLES]
     return measure_sweep_rate(load_model(manifest), manifest, samples)
@@ -275,15 +282,16 @@ def main(arguments: Iterable[str] | None = None) -> None:
     options = parse_arguments(arguments)
     asked_rate = None if options.rate is None else parse_rate(options.rate)
     costs = checksum.read_json(options.file)
+    n_cores = count_cores(options.cores)
     n_gpus = len(devices.list_devices(os.environ))
     measured_rate = None
     if asked_rate is None and (options.calibrate or not n_gpus):
         with saying_what_goes_on("Measuring how fast this machine is"):
-            measured_rate = measure_rate(options.file.parent, options.calibrate)
+            measured_rate = measure_rate(options.file.parent, n_cores, options.calibrate)
 
     if measured_rate:
         rate = measured_rate
-        n_threads = resources.threads_of_job(os.cpu_count())
+        n_threads = resources.threads_of_job(n_cores)
         message = (
             "Times are for one job after another on this machine, each on "
             f"{n_threads} of its {os.cpu_count()} cores, at {rate / TERA:.2g} TFLOP/s, measured "
@@ -309,7 +317,6 @@ def main(arguments: Iterable[str] | None = None) -> None:
         "all jobs take to start."
     )
 
-    n_cores = int(options.cores) if options.cores.isdigit() else os.cpu_count() or 1
     n_parallel = n_gpus or min(N_JOBS_ON_CPU, n_cores)
     longest_seconds = max((job["flops"] for job in costs["jobs"].values()), default=0.0) / rate
     print(describe_remaining(n_jobs, n_computing, seconds, longest_seconds, starts, n_parallel))

@@ -41,9 +41,9 @@ def measure_machine(cores: str) -> MachineSpeed:
 
     cores: The cores that a run may use: a number, or `all`.
     """
-    rate = forecast.measure_rate(Path(paths.RESULTS), always=True)
+    n_cores = forecast.count_cores(cores)
+    rate = forecast.measure_rate(Path(paths.RESULTS), n_cores, always=True)
     assert rate is not None  # every study has a calibration
-    n_cores = int(cores) if cores.isdigit() else os.cpu_count() or 1
     n_gpus = len(devices.list_devices(os.environ))
     n_parallel = n_gpus or min(forecast.N_JOBS_ON_CPU, n_cores)
     return MachineSpeed(rate, forecast.measure_start(), n_parallel)

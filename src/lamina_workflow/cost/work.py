@@ -94,22 +94,6 @@ class Tokens:
             written=round(self.written * ratio),
         )
 
-    def plus(self, other: "Tokens") -> "Tokens":
-        """The tokens of both."""
-        return Tokens(
-            samples=self.samples + other.samples,
-            packed=self.packed + other.packed,
-            rows=self.rows + other.rows,
-            stream=self.stream + other.stream,
-            longest=max(self.longest, other.longest),
-            scored=self.scored + other.scored,
-            lines=tuple(sorted(self.lines + other.lines)),
-            answers=self.answers + other.answers,
-            asked=self.asked + other.asked,
-            longest_written=self.longest_written + other.longest_written,
-            written=self.written + other.written,
-        )
-
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
     """FLOP of one token through one layer.

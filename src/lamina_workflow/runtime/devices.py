@@ -53,6 +53,8 @@ def list_devices(environment: Mapping[str, str]) -> list[str]:
     visible = environment.get("CUDA_VISIBLE_DEVICES", ",".join(installed))
     identifiers = []
     for name in re.findall(r"[^,\s]+", visible):
+        if name.startswith("-") or name == "NoDevFiles":
+            break  # CUDA also ignores this and what follows
         is_index = name.isdigit() and int(name) < len(installed)
         identifiers.append(installed[int(name)] if is_index else name)
     return identifiers

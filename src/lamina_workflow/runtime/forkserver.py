@@ -45,13 +45,18 @@ _STDIN = 0
 def start_server() -> None:
     """Start the process for the jobs of this one. It imports the libraries when a job asks.
 
-    It ends with the present process, which holds the other end of its standard input.
+    It ends with the present process, which holds the other end of its standard input. Without it,
+    each job imports the libraries itself.
     """
     folder = tempfile.mkdtemp(prefix="lamina-")
-    os.environ[ADDRESS] = f"{folder}/socket"
-    stdin, _held_open = os.pipe()
+    address = f"{folder}/socket"
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.environ[ADDRESS])
+        try:
+            listener.bind(address)
+        except OSError:  # a path of more than 107 bytes, or a file system without sockets
+            return
+        os.environ[ADDRESS] = address
+        stdin, _held_open = os.pipe()
         listener.listen()
         subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(listener.fileno())],

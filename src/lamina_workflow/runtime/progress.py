@@ -141,11 +141,13 @@ class Pace:
         seconds_by_rule: dict[str, list[float]] = {}
         light_rules: set[str] = set()
         for job in jobs:
-            if job.flops and job.report:
-                done = 1.0
+            if job.flops and job.report and job.report.layer_tokens:
+                computed = job.report.layer_tokens
                 if job.ended is None:
-                    done = job.report.layer_tokens / job.layer_tokens
+                    done = computed / job.layer_tokens
                 else:
+                    # The rest was done by a killed process, in seconds that are not counted here.
+                    done = computed / (computed + job.report.earlier)
                     starts.append(max(0.0, job.elapsed(now) - job.report.seconds))
                 threads = job.threads or usual_threads
                 seconds = threads * job.report.seconds
