@@ -4,7 +4,7 @@
     PYTHONPATH=src python reports/scripts/qwen.py tables    # of the studies that have ended
 
 Both work in the current folder: `results/`, `config/qwen-*.yaml` and `reports/qwen.md` are there.
-`config/qwen-1.5b-own-answers.yaml` is run by itself.
+`config/qwen-1.5b.yaml` and `config/qwen-1.5b-own-answers.yaml` are run by themselves.
 A table of the page stands between `<!-- NAME -->` and `<!-- end -->`.
 """
 
@@ -130,12 +130,14 @@ ORDER BY metric, calibration
 TABLES = {
     "advice": (ADVICE, MODEL),
     "advice with two draws": (ADVICE, f"{MODEL}-draws"),
+    "advice of the 1.5B": (ADVICE, "qwen-1.5b"),
     "repairs": (REPAIRS, "qwen-repairs"),
     "written": (WRITTEN, "qwen-written"),
     "judges": (JUDGES, "qwen-own-answers"),
     "judges of the 1.5B": (JUDGES, "qwen-1.5b-own-answers"),
     "choices": (CHOICES, "qwen-papers"),
     "agreement": (AGREEMENT, MODEL),
+    "agreement of the 1.5B": (AGREEMENT, "qwen-1.5b"),
 }
 
 
