@@ -92,7 +92,7 @@ def sort_plans(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitR
             continue
         refusals: list[RefusedRun] = []
         for boundary in boundaries:
-            reason = protocol.find_refusal(options, boundary)
+            reason = protocol.find_refusal(options, boundary, plan["units"])
             if reason:
                 refusals.append(RefusedRun(plan, boundary, reason))
         if refusals:
