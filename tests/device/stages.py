@@ -211,7 +211,7 @@ def fit_patch_refit(world: World) -> Any:
     model = world.model()
     ghost = repairs.Repair.from_options({"method": "ghost", "refit": True})
     sources = [Source(world.texts)]
-    fits, validated_passes = refit.fit(model, sources, RUNS, ghost, 0)
+    fits, validated_passes = refit.fit(model, PLAN, sources, RUNS, ghost, 0)
     fitted = {run: Fitted("ghost", fit.tensors) for run, fit in fits.items()}
     variant = materialise(model, PLAN, fitted)
 
