@@ -8,7 +8,7 @@ import pytest
 
 from lamina.engine import sweep
 from lamina.options.selectors import Selector
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.strategies import pairwise
 from lamina.selection.trials import Search, Trials
 from tests.given import tiny
@@ -119,7 +119,7 @@ def test_effects_are_those_of_models_really_cut() -> None:
     }
 
     with sweep.open_session(model, samples, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), len(samples))
+        trials = Trials(Evaluator(session, "perplexity", "acc"), len(samples))
         search = Search("x", trials, np.arange(6))
         winners = pairwise.find(search, units, [2, 3], OPTIONS)
 

@@ -9,7 +9,7 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.units import parse_edit
 from lamina.options.selectors import Selector
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import SearchSpace
 from lamina.selection.strategies import rearrange
@@ -52,7 +52,7 @@ def test_exchanged_layers_are_put_right_and_a_duplicate_is_removed() -> None:
     samples = texts_written_by(original)
     planted = hold_path(original, [0, 3, 2, 1, 4, 4])
     with sweep.open_session(planted, samples, 4000, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
+        trials = Trials(Evaluator(session, "perplexity", "acc"), N_TEXTS)
         search = Search("rearrange", trials, np.arange(N_TEXTS))
         found = rearrange.find(search, [str(layer) for layer in range(6)], [1], options())
 

@@ -24,7 +24,7 @@ from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.repairs.patch_store import PatchStore
 from lamina.selection import looped
-from lamina.selection.evaluator import Evaluator, Loss, loss_of
+from lamina.selection.evaluator import Evaluator, nats_per_token
 from lamina.selection.looped import candidate_boundaries
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan
@@ -303,14 +303,6 @@ def draw_judges(
     )
 
 
-class NatsPerToken(Loss):
-    """The loss of text: nats per token."""
-
-    def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Nats per token, from columns of `sweeps`, (candidates, samples) each."""
-        return values["nll"] / values["n_tokens"]
-
-
 class JudgeLosses:
     """Losses of candidates: by the metric on the task's samples, per token on texts.
 
@@ -318,8 +310,8 @@ class JudgeLosses:
     """
 
     def __init__(self, session: Session, metric: str, score: str, n_task_samples: int) -> None:
-        self._task = Evaluator(session, loss_of(metric, score))
-        self._text = Evaluator(session, NatsPerToken(protocol.metric_named(metric), score))
+        self._task = Evaluator(session, metric, score)
+        self._text = Evaluator(session, metric, score, nats_per_token)
         self._n_task_samples = n_task_samples
 
     def measure_losses(

@@ -25,7 +25,7 @@ from lamina.models.units import (
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
 from lamina.selection.rounds import SearchSpace, count_sets, foresee_rounds
@@ -136,7 +136,7 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
             session.scores = Scores(samples)
 
         trials = Trials(
-            Evaluator(session, loss_of(selector.metric, request.score)),
+            Evaluator(session, selector.metric, request.score),
             len(samples),
             request.log,
             request.origin,
