@@ -113,8 +113,7 @@ def sweep_looped(world: World) -> Any:
     source = Source([sample.sequence() for sample in world.samples])
     loop_patches = looped.fit_loop_patches(model, [source], candidates.values(), ghost, 0)
     with sweep.open_session(model, world.samples, world.tokens) as session:
-        looped_session = looped.Looped(session, loop_patches)
-        looped_session.measure(range(len(world.samples)), candidates)
+        loop_patches.measure(session, range(len(world.samples)), candidates)
     return session.scores.rows(candidates)
 
 
