@@ -567,17 +567,17 @@ SELECTOR_MISMATCHES = [
         ["metric: is missing", "'block'", "Write metric: angular or cosine"],
     ),
     (
-        "metric: cosine, strategy: one_shot, seed: 3",
+        "metric: cosine, strategy: block, seed: 3",
         [
-            "seed: 3 does not go with strategy 'one_shot'",
-            "iterative, pairwise, portfolio",
+            "seed: 3 does not go with strategy 'block'",
+            "iterative, one_shot, pairwise, portfolio",
         ],
     ),
     (
         "strategy: deepest, seed: 3",
         [
             "seed: 3 does not go with strategy 'deepest'",
-            "iterative, pairwise, portfolio, random, rearrange or repeat",
+            "iterative, one_shot, pairwise, portfolio, random, rearrange or repeat",
         ],
     ),
     (

@@ -13,7 +13,7 @@ from lamina.models.units import all_units, parse_unit
 from lamina.options.repairs import Repair
 from lamina.options.selectors import Selector
 from lamina.selection import judging
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.options import Loop
 from lamina.selection.sets import SearchRequest
 from lamina.selection.trials import Trials, run_search
@@ -44,7 +44,7 @@ def test_a_search_costs_about_what_its_rounds_do(options: dict[str, Any], sizes:
     with sweep.open_session(
         tiny.model(depth=8), samples, token_budget=100_000, outputs=False
     ) as session:
-        evaluator = Evaluator(session, loss_of("perplexity", "acc"))
+        evaluator = Evaluator(session, "perplexity", "acc")
         trials = Trials(evaluator, 40, count_layer_tokens=lambda: session.layer_tokens)
         run_search(trials, removable_units, sizes, selector, searched, held_back)
 

@@ -113,8 +113,7 @@ def sweep_looped(world: World) -> Any:
     source = Source([sample.sequence() for sample in world.samples])
     loop_patches = looped.fit_loop_patches(model, [source], candidates.values(), ghost, 0)
     with sweep.open_session(model, world.samples, world.tokens) as session:
-        looped_session = looped.Looped(session, loop_patches)
-        looped_session.measure(range(len(world.samples)), candidates)
+        loop_patches.measure(session, range(len(world.samples)), candidates)
     return session.scores.rows(candidates)
 
 
@@ -211,7 +210,7 @@ def fit_patch_refit(world: World) -> Any:
     model = world.model()
     ghost = repairs.Repair.from_options({"method": "ghost", "refit": True})
     sources = [Source(world.texts)]
-    fits, validated_passes = refit.fit(model, sources, RUNS, ghost, 0)
+    fits, validated_passes = refit.fit(model, PLAN, sources, RUNS, ghost, 0)
     fitted = {run: Fitted("ghost", fit.tensors) for run, fit in fits.items()}
     variant = materialise(model, PLAN, fitted)
 

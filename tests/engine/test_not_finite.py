@@ -20,7 +20,7 @@ from lamina.models.units import all_units
 from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import score_sweep
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, random_samples
@@ -173,7 +173,7 @@ def test_metrics_of_the_stream_are_unmoved_by_an_overflow_after_it(
 def test_losses_are_never_nan_and_an_overflow_loses_most(metric: str) -> None:
     candidates = [Candidate(frozenset({unit})) for unit in ("0", "1", "2")]
     with sweep.open_session(fragile_model(), hot_and_other_samples()) as session:
-        evaluator = Evaluator(session, loss_of(metric, "acc_norm"))
+        evaluator = Evaluator(session, metric, "acc_norm")
 
         mean_losses = evaluator.measure_losses(candidates, range(N_SAMPLES)).mean(axis=1)
 
@@ -187,7 +187,7 @@ def test_a_patch_that_overflows_is_wrong_on_every_sample() -> None:
     infinite_patch = Patch(torch.full((32, 32), torch.inf))
     candidate = Candidate(frozenset({"2"}), {(2, 3): infinite_patch})
     with sweep.open_session(model, samples) as session:
-        evaluator = Evaluator(session, loss_of("accuracy", "acc"))
+        evaluator = Evaluator(session, "accuracy", "acc")
 
         losses = evaluator.measure_losses([candidate], range(len(samples)))
 

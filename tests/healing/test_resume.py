@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from lamina.data import calibrations
-from lamina.healing import lora, training
+from lamina.healing import full, lora, training
 from lamina.healing.batches import TrainingSource
+from lamina.healing.full import Full
 from lamina.healing.lora import Lora
 from lamina.models import workload
 from lamina.options import healings
@@ -23,6 +24,7 @@ from lamina.repairs import patch
 from lamina.store import parquet
 from lamina.store.unfinished import Progress, digest_settings
 from lamina_workflow.stages.heal import HealVariant
+from tests.families import configurations
 from tests.given import scripts, tiny
 from tests.healing.examples import FAST_OPTIONS, REPAIRED_UNITS, fitted_patches, make_samples
 
@@ -81,6 +83,26 @@ def test_any_saved_step_leads_to_the_same_weights(
     assert rows == expected_rows
     for name, weight in weights.items():
         assert torch.equal(weight, expected_weights[name])
+
+
+def test_a_training_of_all_weights_continues_where_an_image_tower_has_no_gradient(
+    tmp_path: Path,
+) -> None:
+    model = configurations.seeing("gemma3")
+    workload.count_work(model)
+
+    def heal_fully(progress: Progress | None) -> dict[str, torch.Tensor]:
+        options = Full(epochs=2, batch=8, warmup_steps=1, objective="lm")
+        sources = [TrainingSource(make_samples(24))]
+        return full.heal(model, {"units": ["1"]}, None, sources, options, progress)[0]
+
+    interrupted = InterruptedProgress(tmp_path / "progress.safetensors", "key")
+    interrupted.saves_left = 1
+    with pytest.raises(KeyboardInterrupt):
+        heal_fully(interrupted)
+    weights = heal_fully(Progress(interrupted.file, "key"))
+    for name, weight in heal_fully(None).items():
+        assert torch.equal(weights[name], weight)
 
 
 def test_progress_is_loaded_as_it_was_saved(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.relevance.dissociation import dissociation_rows
+from lamina.relevance.dissociation import TaskRelevance, compare_tasks, dissociation_rows
 from lamina.store import parquet
 
 # Accuracy without each layer; the whole model has .9 and chance is .5 on every task.
@@ -129,6 +129,19 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
         assert row["null_high"] == pytest.approx(max(high for _, high in bands), abs=0.06)
     assert_benjamini_hochberg(rows)
     assert any(row["sure"] for row in rows)
+
+
+def test_draws_without_a_relevance_count_against_a_difference() -> None:
+    """A base model at chance in 400 of 1999 draws: p is at least 2 · 400 / 2000."""
+    draws = np.full((2000, 1), 0.5)
+    draws[1:401] = np.nan
+    task = TaskRelevance(draws, np.zeros((100, 1)))
+    rival = TaskRelevance(np.zeros((2000, 1)), np.zeros((100, 1)))
+
+    columns = compare_tasks(task, rival)
+
+    assert columns["p_value"].item() == pytest.approx(2 * 401 / 2000)
+    assert not columns["sure"].item()
 
 
 def assert_benjamini_hochberg(rows: list[Any]) -> None:

@@ -19,6 +19,7 @@ from lamina.repairs import check, refit
 from lamina.repairs.methods import ghost
 from lamina.repairs.methods.ghost import Ghost
 from tests.given import tiny
+from tests.given.edited_models import hold_path
 from tests.repairs.examples import (
     relative_distance,
     ridge_regression,
@@ -30,6 +31,7 @@ from tests.repairs.examples import (
 )
 
 RUNS: list[Boundary] = [(0, 1), (2, 4), (5, 6)]
+PLAN = {"units": ["0", "2", "3", "5"]}
 RIDGE = 1e-3
 # As many texts as it takes to be padded and to hold some out.
 SOURCES = [replace(source, sequences=source.sequences[:12]) for source in weighted_sources()]
@@ -87,7 +89,7 @@ def test_each_patch_is_the_least_squares_solution_after_the_patches_before_it(
 ) -> None:
     model = tiny.model(family, depth=6)
 
-    fits, _ = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    fits, _ = refit.fit(model, PLAN, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
 
     assert list(fits) == RUNS
     expected = fit_operators(model, is_heldout=None)
@@ -102,7 +104,7 @@ def test_each_patch_is_the_least_squares_solution_after_the_patches_before_it(
 def test_errors_are_of_a_chain_no_patch_of_which_saw_the_held_out_samples(family: str) -> None:
     model = tiny.model(family, depth=6)
 
-    fits, pass_before_run = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    fits, pass_before_run = refit.fit(model, PLAN, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
 
     validated = fit_operators(model, is_heldout=False)
     heldout_weights = token_weights(texts_of(SOURCES, is_heldout=True))
@@ -124,11 +126,32 @@ def test_errors_are_of_a_chain_no_patch_of_which_saw_the_held_out_samples(family
         np.testing.assert_allclose(measured["channel_mae_after"], channel_mae, rtol=1e-2)
 
 
+@pytest.mark.parametrize(
+    ("edit", "path", "position"),
+    [("0<>1", [1, 0, 2, 3, 4, 5], 3), ("1x2", [0, 1, 1, 2, 3, 4, 5], 4)],
+)
+def test_a_patch_is_fitted_on_the_stream_of_layers_that_moved(
+    edit: str, path: list[int], position: int
+) -> None:
+    model = tiny.model(depth=6)
+    run: Boundary = (3, 4)
+
+    plan = {"units": [edit, "3"]}
+    fits, _ = refit.fit(model, plan, SOURCES, [run], Ghost(ridge=RIDGE, refit=True), 0)
+
+    texts = texts_of(SOURCES)
+    x = np.concatenate(streams_of(hold_path(model, path), texts), axis=1)[position]
+    y = np.concatenate(streams_of(model, texts), axis=1)[4]
+    expected = ridge_regression(x, y - x, RIDGE, token_weights(texts))
+    repaired = x + x @ fits[run].tensors["operator"].double().numpy()
+    assert relative_distance(repaired, x + x @ expected) < 1e-5
+
+
 def test_a_refitted_patch_differs_from_one_that_is_fitted_on_the_unpruned_stream() -> None:
     model = tiny.model(depth=6)
     last_run = RUNS[-1]
 
-    fits, _ = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    fits, _ = refit.fit(model, PLAN, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
 
     ((_, statistics),) = ghost.collect(model, SOURCES, [last_run], Ghost(), 0)
     plain_operator = ghost.fit(statistics, Ghost(ridge=RIDGE)).tensors["operator"]
@@ -137,7 +160,7 @@ def test_a_refitted_patch_differs_from_one_that_is_fitted_on_the_unpruned_stream
 
 def test_a_refitted_variant_ends_nearer_to_the_unpruned_model_on_the_fitted_text() -> None:
     model = tiny.model(depth=6)
-    refitted_fits, _ = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    refitted_fits, _ = refit.fit(model, PLAN, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
     plain_fits = {
         run: ghost.fit(statistics, Ghost(ridge=RIDGE))
         for run, statistics in ghost.collect(model, SOURCES, RUNS, Ghost(), 0)

@@ -16,7 +16,8 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repairs import protocol
+from lamina.options.repairs import Repair
+from lamina.repairs import fitting, protocol
 from lamina.repairs.methods import streamline
 from lamina.repairs.methods.streamline import Streamline
 from lamina.repairs.protocol import Fit
@@ -63,6 +64,21 @@ def test_without_a_step_it_is_the_cut_model() -> None:
     assert fit.facts["trained_tokens"] == 0
     assert fit.facts["parameters"] == 0
     assert fit.facts["n_samples"] == 60
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_refused"), [("0<>1", True), ("1x2", True), ("1=math:1", True), ("0x2", False)]
+)
+@pytest.mark.parametrize("method", ["streamline", "replaceme"])
+def test_a_layer_that_the_plan_moves_is_not_changed(
+    method: str, edit: str, is_refused: bool
+) -> None:
+    plan = {"removed": 2, "units": [edit, *REMOVED_UNITS]}
+
+    request = fitting.sort_plans([plan], 5, Repair.from_options({"method": method}))
+
+    assert [(f"'{edit}'" in refusal.reason) for refusal in request.refusals] == [True] * is_refused
+    assert (2 in request.plans) is not is_refused
 
 
 def stream_before_run(model: PreTrainedModel, text: Text) -> torch.Tensor:

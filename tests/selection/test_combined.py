@@ -11,7 +11,7 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.selection import choosing, looped
-from lamina.selection.looped import Looped, Repairs
+from lamina.selection.looped import Repairs
 from lamina.selection.plans import ScoredUnit, StepEvidence
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
@@ -112,7 +112,7 @@ def test_an_additional_calibration_is_scored_by_patches_that_did_not_see_it(
         )
         assert list(fitted.fold_of_sample) == fold_of_sample
         with sweep.open_session(model, samples, outputs=False) as session:
-            Looped(session, fitted).measure(range(len(samples)), candidates)
+            fitted.measure(session, range(len(samples)), candidates)
         loglikelihoods.append(session.scores.loglikelihood)
 
     is_changed = (loglikelihoods[0] != loglikelihoods[1]).any(axis=0)

@@ -27,7 +27,7 @@ from lamina.repairs import protocol
 from lamina.repairs.methods import ghost
 from lamina.repairs.protocol import Fitted
 from lamina.selection import looped
-from lamina.selection.looped import Looped, Repairs
+from lamina.selection.looped import Repairs
 from tests.given import tiny
 from tests.given.cut_models import naive_loglikelihoods, random_samples, token_sequences
 from tests.given.slow import slow_except
@@ -66,7 +66,7 @@ def sweep_repaired(
     candidates, observations = plan_sweep(Candidate(frozenset(removed_units)), units)
     repairs = fit_repairs(model, samples, removed_units)
     with sweep.open_session(model, list(samples), 400, outputs) as session:
-        Looped(session, repairs).measure(range(len(samples)), candidates, observations)
+        repairs.measure(session, range(len(samples)), candidates, observations)
     return session.scores
 
 
@@ -169,7 +169,7 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any], unit: 
 
     repairs = looped.fit_loop_patches(model, sources, [candidate], options, 0)
     with sweep.open_session(model, samples, outputs=False) as session:
-        Looped(session, repairs).measure(range(len(samples)), {unit: candidate})
+        repairs.measure(session, range(len(samples)), {unit: candidate})
 
     folds_and_samples = list(zip(repairs.fold_of_sample, samples, strict=True))
     scored_samples = [sample for fold, sample in folds_and_samples if fold == 0]
@@ -209,7 +209,7 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(changed_fold: i
         sources = [Source(fitted_sequences)]
         repairs = looped.fit_loop_patches(model, sources, candidates.values(), options, 0)
         with sweep.open_session(model, samples, 400, False) as session:
-            Looped(session, repairs).measure(range(len(samples)), candidates)
+            repairs.measure(session, range(len(samples)), candidates)
         loglikelihoods.append(session.scores.loglikelihood)
 
     is_changed = (loglikelihoods[0] != loglikelihoods[1]).any(axis=0)
@@ -249,10 +249,9 @@ def test_losses_asked_for_in_any_order_are_those_of_one_sweep(
     repairs = fit_repairs(model, samples, removed_units)
 
     with sweep.open_session(model, samples, outputs=False) as session:
-        looped_session = Looped(session, repairs)
         shuffled_indices = np.random.default_rng(0).permutation(24)
         for sample_indices in np.split(shuffled_indices, 4):
-            looped_session.measure(sample_indices.tolist(), candidates)
+            repairs.measure(session, sample_indices.tolist(), candidates)
 
     losses: list[list[float]] = []
     expected_losses: list[list[float]] = []

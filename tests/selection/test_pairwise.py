@@ -1,5 +1,6 @@
 """Strategy `pairwise` against every set tried, and against models that were really cut."""
 
+from collections.abc import Iterable
 from itertools import combinations
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from lamina.engine import sweep
 from lamina.options.selectors import Selector
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.strategies import pairwise
 from lamina.selection.trials import Search, Trials
 from tests.given import tiny
@@ -65,6 +66,25 @@ def test_where_only_pairs_interact_the_best_set_of_every_size_is_found(seed: int
     assert len(set(toy.measured)) == len(toy.measured), "measured twice"
 
 
+def test_units_whose_removal_overflows_are_removed_last() -> None:
+    """Removals of 0, 1, 2 and 3 overflow alone, and that of 4 and 5 together."""
+
+    class OverflowingLosses(ToyLosses):
+        def sample_losses(self, removed_units: Iterable[str]) -> np.ndarray:
+            removed = set(removed_units)
+            losses = super().sample_losses(removed)
+            if removed & {"0", "1", "2", "3"} or removed >= {"4", "5"}:
+                losses[::4] = np.inf
+            return losses
+
+    toy = OverflowingLosses()
+    winners = pairwise.find(toy_search(toy), UNITS, [4, 5, 7], OPTIONS)
+
+    for size in (4, 5):
+        assert np.isfinite(toy.mean_loss(winners[size].edits))
+    assert len(winners[7].edits & {"0", "1", "2", "3"}) in (1, 2)
+
+
 @pytest.mark.parametrize(("noise", "is_shrunk"), [(0.01, False), (30.0, True)])
 def test_pair_effects_that_sampling_explains_shrink_to_their_mean(
     noise: float, is_shrunk: bool
@@ -99,7 +119,7 @@ def test_effects_are_those_of_models_really_cut() -> None:
     }
 
     with sweep.open_session(model, samples, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), len(samples))
+        trials = Trials(Evaluator(session, "perplexity", "acc"), len(samples))
         search = Search("x", trials, np.arange(6))
         winners = pairwise.find(search, units, [2, 3], OPTIONS)
 

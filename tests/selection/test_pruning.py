@@ -12,8 +12,10 @@ import pytest
 from lamina.models.units import all_units
 from lamina.options.selectors import Selector
 from lamina.selection import choosing, plans
+from lamina.selection.options import CalibrationSweep
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
 from lamina.selection.strategies import block, deepest, given, iterative, one_shot, random
+from lamina.store import parquet
 from tests.selection.examples import KEYS
 
 DEPTH = 6
@@ -136,6 +138,19 @@ def test_random_plans_differ_by_seed() -> None:
     plans_by_seed = {tuple(draw_units(4, seed=seed)) for seed in range(5)}
 
     assert len(plans_by_seed) > 1
+
+
+def test_random_scores_of_a_single_ranking_differ_by_seed() -> None:
+    rows = [{"unit": str(layer), "sample": 0, "magnitude": 1.0} for layer in range(DEPTH)]
+    sweep = parquet.from_rows("sweeps", rows, **KEYS, removed=0)
+    units_by_seed: set[tuple[str, ...]] = set()
+    for seed in range(8):
+        selector = Selector.from_options({"strategy": "one_shot", "metric": "random", "seed": seed})
+        sweeps = {"c": CalibrationSweep(sweep, 0.25, "acc")}
+        _, step = choosing.collect_evidence(selector, sweeps)
+        plan = choosing.choose_plan(selector, {**KEYS, "removed": 2}, DEPTH, step)
+        units_by_seed.add(tuple(plan.units))
+    assert len(units_by_seed) > 1
 
 
 def test_random_plans_remove_no_protected_layer() -> None:

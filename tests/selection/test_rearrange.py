@@ -1,6 +1,7 @@
 """Rearranged layers: what was planted in a model is found, and sizes and moves are as declared."""
 
 import numpy as np
+import pytest
 import torch
 
 from lamina.data.calibrations import Row, Sample
@@ -8,7 +9,7 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.models.units import parse_edit
 from lamina.options.selectors import Selector
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import SearchSpace
 from lamina.selection.strategies import rearrange
@@ -51,11 +52,32 @@ def test_exchanged_layers_are_put_right_and_a_duplicate_is_removed() -> None:
     samples = texts_written_by(original)
     planted = hold_path(original, [0, 3, 2, 1, 4, 4])
     with sweep.open_session(planted, samples, 4000, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
+        trials = Trials(Evaluator(session, "perplexity", "acc"), N_TEXTS)
         search = Search("rearrange", trials, np.arange(N_TEXTS))
         found = rearrange.find(search, [str(layer) for layer in range(6)], [1], options())
 
     assert found[1].edits in ({"1<>3", "4"}, {"1<>3", "5"})
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "sizes"), [(4, [0, 3]), (6, [2]), (12, [3]), (24, [6]), (10, [1, 4, 9])]
+)
+def test_exchanges_that_all_gain_leave_layers_to_remove(n_layers: int, sizes: list[int]) -> None:
+    class ExchangeLosses:
+        """Every exchange gains 1, every other edit costs 1."""
+
+        def measure_losses(self, candidates: list[Candidate], sample_indices: object) -> np.ndarray:
+            losses = [
+                50.0 + sum(-1 if "<>" in edit else 1 for edit in candidate.edits)
+                for candidate in candidates
+            ]
+            return np.repeat(np.array(losses)[:, None], N_SAMPLES, axis=1)
+
+    units = [str(layer) for layer in range(n_layers)]
+    found = rearrange.find(toy_search(ExchangeLosses()), units[1:], sizes, options())
+    assert {size: UnitPrices().size_of(set_.edits) for size, set_ in found.items()} == {
+        size: size for size in sizes
+    }
 
 
 class DepthLosses:

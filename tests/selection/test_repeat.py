@@ -7,7 +7,7 @@ from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.options.selectors import Selector
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import SearchSpace
 from lamina.selection.strategies import repeat
@@ -49,7 +49,7 @@ def test_a_block_that_a_model_lacks_is_found() -> None:
     shallow = tiny.model("llama")
     samples = texts_written_by(hold_path(shallow, [0, 1, 2, 3, 2, 3, 4]))
     with sweep.open_session(shallow, samples, 4000, outputs=False) as session:
-        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), N_TEXTS)
+        trials = Trials(Evaluator(session, "perplexity", "acc"), N_TEXTS)
         search = Search("repeat", trials, np.arange(N_TEXTS))
         found = repeat.find(search, [str(layer) for layer in range(5)], [-1, -2], options())
 

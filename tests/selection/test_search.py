@@ -1,5 +1,6 @@
 """What searches have in common: which samples decide, and how a killed one goes on."""
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -89,6 +90,26 @@ def test_a_finished_search_measures_nothing_again(tmp_path: Path) -> None:
 
     assert run_toy_search(repeated_toy, log) == result
     assert not repeated_toy.measured
+
+
+def test_a_search_that_proposes_other_sets_than_its_log_goes_on_without_the_rest(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "search.log"
+    complete_toy = ToyLosses(1)
+    complete_result = run_toy_search(complete_toy, log)
+    complete_log = log.read_text()
+    log_lines = complete_log.splitlines(keepends=True)
+    other_measurement = json.loads(log_lines[3])
+    other_measurement["units"][0] = ["9"]
+    log_lines[3] = json.dumps(other_measurement) + "\n"
+    log.write_text("".join(log_lines))
+
+    resumed_toy = ToyLosses(1)
+    assert run_toy_search(resumed_toy, log) == complete_result
+    n_logged = sum(np.size(json.loads(line)["losses"]) for line in log_lines[1:3])
+    assert resumed_toy.measured == complete_toy.measured[n_logged:]
+    assert log.read_text() == complete_log
 
 
 def test_the_log_of_another_search_is_not_used(tmp_path: Path) -> None:

@@ -240,6 +240,9 @@ class Trainer:
         for name, weight in self.masters.float32_weights.items():
             weight.data.copy_(saved_tensors[f"weight/{name}"])
             self.best_weights[name] = saved_tensors[f"best/{name}"].to(weight.device)
+            # A weight without a gradient, as in an image tower, has no moments.
+            if f"step/{name}" not in saved_tensors:
+                continue
             self.optimiser.state[weight] = {
                 "step": saved_tensors[f"step/{name}"],  # AdamW counts on the CPU
                 "exp_avg": saved_tensors[f"exp_avg/{name}"].to(weight.device),

@@ -146,8 +146,9 @@ def compare_tasks(task: TaskRelevance, rival: TaskRelevance) -> dict[str, np.nda
     drawn_differences = differences[1:]
     ci_low, ci_high = percentile_interval(drawn_differences)
 
-    n_not_above = (drawn_differences <= 0).sum(axis=0)
-    n_not_below = (drawn_differences >= 0).sum(axis=0)
+    # NaN, from a base model at chance in a draw, is not above 0 and not below 0.
+    n_not_above = (~(drawn_differences > 0)).sum(axis=0)
+    n_not_below = (~(drawn_differences < 0)).sum(axis=0)
     n_beyond = 1 + np.minimum(n_not_above, n_not_below)
     p_values = np.minimum(1, 2 * n_beyond / len(differences))
     q_values = false_discovery_control(p_values)

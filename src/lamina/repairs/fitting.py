@@ -92,7 +92,7 @@ def sort_plans(plans: Iterable[PlanRecord], depth: int, options: Repair) -> FitR
             continue
         refusals: list[RefusedRun] = []
         for boundary in boundaries:
-            reason = protocol.find_refusal(options, boundary)
+            reason = protocol.find_refusal(options, boundary, plan["units"])
             if reason:
                 refusals.append(RefusedRun(plan, boundary, reason))
         if refusals:
@@ -164,7 +164,12 @@ class _Fitter:
         groups: list[FittedGroup] = []
         for size, boundaries in self.request.boundaries.items():
             fits, runs_before = chain.fit(
-                self.model, sources, boundaries, self.request.options, self.seed
+                self.model,
+                self.request.plans[size],
+                sources,
+                boundaries,
+                self.request.options,
+                self.seed,
             )
             boundary_columns: dict[Boundary, Columns] = {}
             for boundary, fit in fits.items():

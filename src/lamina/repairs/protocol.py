@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
+from lamina.models.units import is_removal, parse_edit
 
 Tensors = Mapping[str, torch.Tensor]
 """The tensors fitted at one boundary, as in a patch file, under names that the method chooses."""
@@ -81,8 +82,10 @@ def unite_boundaries(boundaries_of_plans: Iterable[Sequence[Boundary]]) -> list[
     return sorted(boundaries.union(*boundaries_of_plans))
 
 
-def find_refusal(options: Any, boundary: Boundary) -> str | None:
+def find_refusal(options: Any, boundary: Boundary, edits: Iterable[str]) -> str | None:
     """Why a method cannot repair a run of removed units; None if it can.
+
+    edits: Those of the plan.
 
     A method may define a function `explain_refusal(boundary)` that says so.
     """
@@ -93,8 +96,23 @@ def find_refusal(options: Any, boundary: Boundary) -> str | None:
             "removed sub-layers begins or ends within a layer. Use a repair of the stream "
             f"({options.of_stream()}), or write `units: layer` in the selector."
         )
+    moving_edit = _find_move(edits, boundary[0] - 1)
+    if moving_edit and not options.LINEAR:
+        return (
+            f"{options.method} changes the layer before a run of removed layers, but edit "
+            f"'{moving_edit}' of this plan moves, repeats or replaces that layer. Use a repair of "
+            f"the stream ({options.of_stream()})."
+        )
     find_own_refusal = getattr(load_method(options.method), "explain_refusal", None)
     return find_own_refusal(boundary) if find_own_refusal else None
+
+
+def _find_move(edits: Iterable[str], layer: float) -> str | None:
+    """The edit that moves, repeats or replaces a layer; None if there is none."""
+    for edit in edits:
+        if layer in parse_edit(edit).layers and not is_removal(edit):
+            return edit
+    return None
 
 
 @dataclass(frozen=True)

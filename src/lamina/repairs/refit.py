@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -11,6 +12,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
 from lamina.models.repaired import cut_and_repair
 from lamina.models.surgery import steps_of, units_of
+from lamina.models.units import is_removal
 from lamina.repairs.methods import ghost
 from lamina.repairs.methods.ghost import Ghost
 from lamina.repairs.protocol import Fit
@@ -29,6 +31,7 @@ class ChainStatistics(Statistics[Moments]):
 
 def fit(
     model: PreTrainedModel,
+    plan: Mapping[str, Any],
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     options: Ghost,
@@ -36,7 +39,7 @@ def fit(
 ) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
     """Fit the runs of one plan, one after the other.
 
-    X is the stream of the model that is pruned and patched before the run, and Y the stream of the
+    X is the stream of the model that is edited and patched before the run, and Y the stream of the
     unpruned model. Two chains of patches are fitted. No patch of the *validated* chain has seen the
     held-out samples; this chain chooses the options and measures the errors. All patches of the
     *final* chain are fitted on all samples; the variant uses this chain.
@@ -53,8 +56,8 @@ def fit(
             earlier: ghost.as_patch(earlier_fit.tensors) for earlier, earlier_fit in fits.items()
         }
         start, _ = boundary
-        validated_run = _run_after(model, validated_patches, start)
-        final_run = _run_after(model, final_patches, start)
+        validated_run = _run_after(model, plan, validated_patches, start)
+        final_run = _run_after(model, plan, final_patches, start)
 
         statistics = _collect_chains(model, sources, boundary, seed, validated_run, final_run)
         fits[boundary] = ghost.fit(statistics, options)
@@ -78,14 +81,19 @@ def _collect_chains(
     return ChainStatistics(validated.fit, validated.heldout, validated.n_samples, final.whole())
 
 
-def _run_after(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: float) -> taps.Run:
-    """A pass whose stream at `start` is that of the model with `patches` for earlier runs."""
-    if not patches:
-        return taps.run_sequences
-    removed_units: list[str] = []
+def _run_after(
+    model: PreTrainedModel, plan: Mapping[str, Any], patches: Mapping[Boundary, Patch], start: float
+) -> taps.Run:
+    """A pass whose stream at `start` is that of the plan's model with `patches` for earlier runs.
+
+    Only these runs are removed from it.
+    """
+    edits = [edit for edit in plan["units"] if not is_removal(edit)]
     for boundary in patches:
-        removed_units += units_of(*boundary)
-    variant = cut_and_repair(model, {"units": removed_units}, patches)
+        edits += units_of(*boundary)
+    if not edits:
+        return taps.run_sequences
+    variant = cut_and_repair(model, {**plan, "units": edits}, patches)
     # A start of 3.5 lies between attention and MLP, in the variant as in the base model.
-    layer_index = Place.of((start, start), steps_of(model, removed_units)).position
+    layer_index = Place.of((start, start), steps_of(model, edits)).position
     return taps.enter_at_boundary(variant, layer_index + start % 1, start)

@@ -3,8 +3,8 @@
 Strategies that search only use `Evaluator.measure_losses` and know nothing of streams.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 
 import numpy as np
@@ -15,25 +15,13 @@ from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.relevance import protocol
 
-
-@dataclass(frozen=True)
-class Loss:
-    """The loss of a metric; infinite where logits are not finite.
-
-    score: How choices are compared: `acc` or `acc_norm`.
-    """
-
-    metric: protocol.Metric
-    score: str
-
-    def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Losses (candidates, samples) from columns of table `sweeps` of the same shape."""
-        return self.metric.loss(values, self.score)
+Loss = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Gives losses (candidates, samples) from columns of table `sweeps` of the same shape."""
 
 
-def loss_of(metric: str, score: str) -> Loss:
-    """The loss that belongs to a metric measured by removal; `score` is `acc` or `acc_norm`."""
-    return Loss(protocol.metric_named(metric), score)
+def nats_per_token(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The loss of text, (candidates, samples)."""
+    return columns["nll"] / columns["n_tokens"]
 
 
 class _SweepColumns(dict[str, np.ndarray]):
@@ -60,12 +48,19 @@ class Evaluator:
     """Measures the losses of candidates on the samples of a session.
 
     count: Number of samples; their indices are 0 … count - 1.
-    loss: What `measure_losses` returns.
     """
 
-    def __init__(self, session: Session, loss: Loss) -> None:
+    def __init__(self, session: Session, metric: str, score: str, loss: Loss | None = None) -> None:
+        """Start without measurements.
+
+        metric: The name of a metric that is measured by removal.
+        score: How choices are compared: `acc` or `acc_norm`.
+        loss: What is measured, by default the loss of the metric. It is infinite where logits are
+            not finite.
+        """
         self.session = session
-        self.loss = loss
+        self.metric = metric
+        self.loss = loss or partial(protocol.metric_named(metric).loss, score=score)
         self.count = len(session.scores.samples)
 
     def measure_losses(
@@ -78,12 +73,12 @@ class Evaluator:
         sample_indices = [int(sample_index) for sample_index in sample_indices]
         self._measure(list(dict.fromkeys(candidates)), sample_indices)
         columns = _SweepColumns(self.session.scores, candidates, sample_indices)
-        losses = self.loss.of(columns)
+        losses = self.loss(columns)
         missing_losses = np.argwhere(np.isnan(losses))
         if len(missing_losses):
             sample_index = sample_indices[int(missing_losses[0, 1])]
             raise LaminaError(
-                f"metric '{self.loss.metric.name}' has no loss on sample {sample_index} of the "
+                f"metric '{self.metric}' has no loss on sample {sample_index} of the "
                 "calibration. Use another metric, or a calibration whose samples all have one, "
                 "such as questions with choices only."
             )

@@ -15,7 +15,6 @@ from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.splitting import index_documents
 from lamina.engine import memory, sweep
 from lamina.engine.candidates import Candidate
-from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
@@ -24,7 +23,7 @@ from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.repairs.patch_store import PatchStore
 from lamina.selection import looped
-from lamina.selection.evaluator import Evaluator, Loss, loss_of
+from lamina.selection.evaluator import Evaluator, nats_per_token
 from lamina.selection.looped import candidate_boundaries
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan
@@ -43,7 +42,6 @@ from lamina.selection.trials import (
     BASE,
     HELD_BACK,
     WINNER,
-    Trials,
     exclude_documents,
     split_samples,
 )
@@ -94,7 +92,8 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
     )
     outputs = METRICS[options.metric].outputs
     with sweep.open_session(request.model, judge_samples, token_budget, outputs) as session:
-        trials = _make_trials(request, session, judge_samples, n_task_samples)
+        judge_losses = JudgeLosses(session, options.metric, request.score, n_task_samples)
+        trials = request.make_trials(session, judge_losses)
         tournament = Tournament(trials, judge_documents, repaired_sets)
         tournament.play(proposals, exchange)
         all_documents = judge_documents.select_between(0, 1)
@@ -129,25 +128,6 @@ def _judge_of_answers(
     task_samples = next(iter(judges_by_calibration.values()))
     sample_indices = {sample.index for sample in task_samples}
     return partial(request.questions.judge_candidates, request.model, sample_indices)
-
-
-def _make_trials(
-    request: SearchRequest, session: Session, judge_samples: list[Sample], n_task_samples: int
-) -> Trials:
-    """The trials of sets on the judge documents, continued from the request's log."""
-
-    def forget_scores() -> None:
-        # The trials remember losses; scores of every set ever tried would fill the memory.
-        session.scores = Scores(judge_samples)
-
-    return Trials(
-        JudgeLosses(session, request.selector.metric, request.score, n_task_samples),
-        len(judge_samples),
-        request.log,
-        request.origin,
-        lambda: session.layer_tokens,
-        forget_scores,
-    )
 
 
 def _plan_of_choice(
@@ -303,14 +283,6 @@ def draw_judges(
     )
 
 
-class NatsPerToken(Loss):
-    """The loss of text: nats per token."""
-
-    def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Nats per token, from columns of `sweeps`, (candidates, samples) each."""
-        return values["nll"] / values["n_tokens"]
-
-
 class JudgeLosses:
     """Losses of candidates: by the metric on the task's samples, per token on texts.
 
@@ -318,8 +290,8 @@ class JudgeLosses:
     """
 
     def __init__(self, session: Session, metric: str, score: str, n_task_samples: int) -> None:
-        self._task = Evaluator(session, loss_of(metric, score))
-        self._text = Evaluator(session, NatsPerToken(protocol.metric_named(metric), score))
+        self._task = Evaluator(session, metric, score)
+        self._text = Evaluator(session, metric, score, nats_per_token)
         self._n_task_samples = n_task_samples
 
     def measure_losses(

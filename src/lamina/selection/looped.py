@@ -76,6 +76,38 @@ class Repairs:
         removed_runs = candidate_boundaries([candidate], self.n_layers)
         return replace(candidate, patches={run: fold_patches[run] for run in removed_runs})
 
+    def repair_observation(self, observation: Observation, fold: int) -> Observation:
+        """The observation of repaired candidates on a fold."""
+        before = observation.before
+        return replace(
+            observation,
+            model=self.repair_candidate(observation.model, fold),
+            before=None if before is None else self.repair_candidate(before, fold),
+            after=self.repair_candidate(observation.after, fold),
+        )
+
+    def measure(
+        self,
+        session: Session,
+        sample_indices: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+    ) -> None:
+        """Like `Session.measure`, with candidates repaired by patches fitted on the other fold."""
+        indices = list(sample_indices)
+        for fold in FOLDS:
+            fold_samples = [index for index in indices if self.fold_of_sample[index] == fold]
+            if not fold_samples:
+                continue
+            repaired_candidates = {
+                name: self.repair_candidate(candidate, fold) for name, candidate in wanted.items()
+            }
+            repaired_observations = {
+                name: self.repair_observation(observation, fold)
+                for name, observation in (observed or {}).items()
+            }
+            session.measure(fold_samples, repaired_candidates, repaired_observations)
+
 
 def candidate_boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
     """The boundaries of all runs of units that candidates lack, in order, without duplicates.
@@ -169,45 +201,3 @@ def store_for(model: PreTrainedModel) -> PatchStore:
     if model.device.type == "cuda":
         return PatchStore(None, MAX_DEVICE_BYTES, model.device)
     return PatchStore()
-
-
-class Looped:
-    """A drop-in replacement of `Session` that repairs the candidates before measuring them."""
-
-    def __init__(self, session: Session, repairs: Repairs) -> None:
-        self.session = session
-        self.repairs = repairs
-
-    def measure(
-        self,
-        numbers: Iterable[int],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation] | None = None,
-    ) -> None:
-        """Like `Session.measure`, with candidates repaired by patches fitted on the other fold."""
-        sample_indices = list(numbers)
-        for fold in FOLDS:
-            fold_samples = [
-                index for index in sample_indices if self.repairs.fold_of_sample[index] == fold
-            ]
-            if not fold_samples:
-                continue
-            repaired_candidates = {
-                name: self.repairs.repair_candidate(candidate, fold)
-                for name, candidate in wanted.items()
-            }
-            repaired_observations = {
-                name: self._repair_observation(observation, fold)
-                for name, observation in (observed or {}).items()
-            }
-            self.session.measure(fold_samples, repaired_candidates, repaired_observations)
-
-    def _repair_observation(self, observation: Observation, fold: int) -> Observation:
-        """An observation of repaired candidates."""
-        before = observation.before
-        return replace(
-            observation,
-            model=self.repairs.repair_candidate(observation.model, fold),
-            before=None if before is None else self.repairs.repair_candidate(before, fold),
-            after=self.repairs.repair_candidate(observation.after, fold),
-        )

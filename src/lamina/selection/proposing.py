@@ -17,7 +17,7 @@ from lamina.options.selectors import Selector
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import rank_units
 from lamina.selection import removals
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.plans import Plan, PlanRequest, ScoredUnit, StepEvidence, protected_layers
 from lamina.selection.sets import SearchRequest
 from lamina.selection.strategies.portfolio import BOUNDARY_METRIC, OF_LAYERS, both_sub_layers
@@ -190,7 +190,7 @@ def _search_with_defaults(
     )
     outputs = METRICS[metric].outputs
     with sweep.open_session(request.model, samples, token_budget, outputs) as session:
-        evaluator = Evaluator(session, loss_of(metric, request.score))
+        evaluator = Evaluator(session, metric, request.score)
         trials = Trials(evaluator, len(samples), prices=request.prices)
         search = Search(name, trials, np.arange(len(samples)))
         strategy = import_module(f"{Selector.PACKAGE}.{name}")

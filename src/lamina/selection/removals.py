@@ -98,8 +98,7 @@ def _rows_with_repair(
     )
     repairs = _fit_repairs(model, calibrations, loop, wanted.values(), observed)
     with sweep.open_session(model, samples, token_budget) as session:
-        looped = import_module("lamina.selection.looped").Looped(session, repairs)
-        looped.measure(range(len(samples)), wanted, observed)
+        repairs.measure(session, range(len(samples)), wanted, observed)
         return list(session.scores.rows(wanted if with_current else measured_units))
 
 

@@ -25,11 +25,11 @@ from lamina.models.units import (
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
-from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.evaluator import Evaluator
 from lamina.selection.options import Loop
 from lamina.selection.plans import Plan, UnitPrices, protected_layers
 from lamina.selection.rounds import SearchSpace, count_sets, foresee_rounds
-from lamina.selection.trials import SearchResult, Trials, run_search, split_samples
+from lamina.selection.trials import LossSource, SearchResult, Trials, run_search, split_samples
 from lamina.store import parquet
 
 
@@ -99,6 +99,24 @@ class SearchRequest:
         )
         workload.done.expect(n_sets, "sets")
 
+    def make_trials(self, session: Session, loss_source: LossSource) -> Trials:
+        """The trials of sets on the samples of a session, continued from the log."""
+        samples = session.scores.samples
+
+        def forget_scores() -> None:
+            # The trials keep the losses; the scores of every set ever tried would fill the memory.
+            session.scores = Scores(samples)
+
+        return Trials(
+            loss_source,
+            len(samples),
+            self.log,
+            self.origin,
+            lambda: session.layer_tokens,
+            forget_scores,
+            self.prices,
+        )
+
     def make_plan(self, size: int, **columns: Any) -> Plan:
         """The plan of a size, with these columns."""
         return Plan(
@@ -131,19 +149,8 @@ def search_plans(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any
                 request.make_plan(plan_size, refused=refusal) for plan_size in request.sizes
             ], []
 
-        def forget_scores() -> None:
-            # The trials keep the losses; the scores of every set ever tried would fill the memory.
-            session.scores = Scores(samples)
-
-        trials = Trials(
-            Evaluator(session, loss_of(selector.metric, request.score)),
-            len(samples),
-            request.log,
-            request.origin,
-            lambda: session.layer_tokens,
-            forget_scores,
-            request.prices,
-        )
+        evaluator = Evaluator(session, selector.metric, request.score)
+        trials = request.make_trials(session, evaluator)
         search_result = run_search(
             trials, request.units, request.sizes, selector, seen_indices, heldback_indices
         )

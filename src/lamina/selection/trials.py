@@ -18,7 +18,6 @@ import numpy as np
 
 from lamina.data.splitting import held_out, index_documents
 from lamina.engine.candidates import Candidate
-from lamina.errors import LaminaError
 from lamina.models import workload
 from lamina.models.units import parse_unit
 from lamina.selection.plans import UnitPrices
@@ -58,25 +57,32 @@ class TrialLog:
     """The measurements of a search, one JSON line each, in the order in which they were made.
 
     All random choices of a search are seeded. So a killed job that runs again measures the same
-    candidates in the same order, finds the losses here, and ends with the same numbers.
+    candidates in the same order, finds the losses here, and ends with the same numbers. If rounding
+    makes it propose other candidates, the rest of the log is dropped: batches, and with them the
+    last digits of losses, depend on the free memory.
     """
 
     def __init__(self, file: Path, origin: str) -> None:
         """Continue the log in a file. A log of another `origin` is emptied."""
         self.file = file
         self._unread = deque(_read_measurements(file, origin))
+        self._n_read = 0
 
     def read_next(self, units: list[list[str]], samples: list[int]) -> LoggedMeasurement | None:
-        """The next measurement of the killed job; None after its last one.
-
-        Raises LaminaError if it is of other candidates or samples.
-        """
+        """The next measurement of the killed job; None if it is of others, or after its last one."""
         if not self._unread:
             return None
         measurement = self._unread.popleft()
         if measurement["units"] != units or measurement["samples"] != samples:
-            raise LaminaError(f"{self.file} is the log of another search. Delete it and run again.")
+            self._drop_unread()
+            return None
+        self._n_read += 1
         return measurement
+
+    def _drop_unread(self) -> None:
+        log_lines = self.file.read_text(encoding="utf-8").splitlines(keepends=True)
+        self.file.write_text("".join(log_lines[: 1 + self._n_read]), encoding="utf-8")
+        self._unread.clear()
 
     def append(self, measurement: LoggedMeasurement) -> None:
         """Write a new measurement."""

@@ -22,13 +22,11 @@ def repair_in_place(config: Configuration, w: Any, repair: str) -> Loop:
     swept = SweepSelector.parse(w.selector)
     selector = config.selectors[swept.name]
     entry = config.repairs[repair]
-    # A strategy without random draws has no seed.
-    has_seed = "seed" in type(selector).model_fields
     return Loop(
         repair=entry,
         weights=entry.ordered_weights(swept.planned_on(w.calibration), IN_LOOP),
         protect=list(selector.protect),
-        seed=selector.seed if has_seed else config.seed,
+        seed=selector.seed,
     )
 
 

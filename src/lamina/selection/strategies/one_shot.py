@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from lamina.options.entry import Filled, Weights
+from lamina.options.entry import Filled, Weights, seed_option
 from lamina.options.metrics import MetricName
 from lamina.options.selectors import (
     Combine,
@@ -31,6 +31,7 @@ class OneShot(Selector):
     repair: Filled | None = repair_option()
     also: Weights = also_option()
     combine: Combine = combine_option()
+    seed: int = seed_option()
 
 
 def choose(request: PlanRequest, step: StepEvidence, previous: Plan) -> Plan:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 PRICE_MARGIN = 0.999  # of the lowest price: the solver's tolerance is 1e-6
+INFINITY = 1e3  # times the largest finite loss: the solver takes finite numbers only
 SOLVER_SECONDS = 120  # for the best set of one size; 30 units take 5
 
 
@@ -98,16 +99,24 @@ def estimate_effects(
 
     losses_by_set: The losses (samples,) of no unit removed, of every unit, and of every pair.
 
-    b is shrunk towards its mean by the share of its variance that sampling noise explains.
+    b is shrunk towards its mean by the share of its variance that sampling noise explains. A unit
+    without which a loss is infinite has b = 0: its effect is large enough with any other.
     """
     import numpy as np
 
-    base_losses = losses_by_set[frozenset()]
-    single_effects = np.array([losses_by_set[frozenset({unit})] - base_losses for unit in units])
+    single_losses = np.array([losses_by_set[frozenset({unit})] for unit in units])
+    pair_losses = np.array([losses_by_set[frozenset(pair)] for pair in combinations(units, 2)])
+    is_finite = np.isfinite(single_losses).all(axis=1)
+    largest_loss = INFINITY * single_losses[np.isfinite(single_losses)].max(initial=1.0)
+    base_losses = np.minimum(losses_by_set[frozenset()], largest_loss)
+    single_effects = np.minimum(single_losses, largest_loss) - base_losses
+
     pair_effects = np.zeros((len(units), len(units)))
     i, j = np.triu_indices(len(units), 1)  # the order of `combinations`
+    is_pair_finite = is_finite[i] & is_finite[j]
+    i, j = i[is_pair_finite], j[is_pair_finite]
     if len(i):
-        pair_losses = np.array([losses_by_set[frozenset(pair)] for pair in combinations(units, 2)])
+        pair_losses = np.minimum(pair_losses[is_pair_finite], largest_loss)
         pair_terms = pair_losses - base_losses - single_effects[i] - single_effects[j]
         pair_effects[i, j] = pair_effects[j, i] = _shrink_to_mean(pair_terms)
     return single_effects.mean(axis=1), pair_effects

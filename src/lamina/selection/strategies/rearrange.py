@@ -92,7 +92,7 @@ def find(
     exchanges = _list_exchanges(units, options)
 
     def list_exchanged(current: Candidate, size: int) -> list[Candidate]:
-        return _add_edits(current, exchanges)
+        return _exchange_layers(current, exchanges, units, max(sizes) - size)
 
     def list_traded(current: Candidate, size: int) -> list[Candidate]:
         return _trade_layers(search, current, units, size, options)
@@ -107,7 +107,8 @@ def find(
             best_by_size[size] = _make_moves(search, current, size, list_traded, options)
 
     if 0 in sizes and not best_by_size[0].edits:
-        moved = [*list_exchanged(Candidate(), 0), *list_traded(Candidate(), 0)]
+        # No layer is removed from this model later, so any of them may move.
+        moved = [*_add_edits(Candidate(), exchanges), *list_traded(Candidate(), 0)]
         [best_by_size[0]] = search.select_best(moved, 1, 0, "moved")
     return best_by_size
 
@@ -138,6 +139,18 @@ def _add_edits(current: Candidate, edits: Sequence[str]) -> list[Candidate]:
     return [current.without(edit) for edit in edits if current.has_room_for(edit)]
 
 
+def _exchange_layers(
+    current: Candidate, exchanges: Sequence[str], units: Sequence[str], n_reserved: int
+) -> list[Candidate]:
+    """The candidate with one more exchange that leaves so many layers unchanged.
+
+    Only an unchanged layer can be removed later.
+    """
+    n_spare = len(_add_edits(current, units)) - n_reserved
+    spared = [edit for edit in exchanges if len(parse_edit(edit).layers) <= n_spare]
+    return _add_edits(current, spared)
+
+
 def _trade_layers(
     search: Search, current: Candidate, units: Sequence[str], size: int, options: Rearrange
 ) -> list[Candidate]:
@@ -146,6 +159,8 @@ def _trade_layers(
     Only the repetitions and the removals with the lowest loss on their own are combined.
     """
     removals = _add_edits(current, units)
+    if not removals:
+        return []
     removals = search.select_best(removals, options.width, size, "removed")
     repetitions = _add_edits(current, _list_repetitions(units, options))
     repetitions = search.select_best(repetitions, options.width, size, "repeated")
@@ -188,6 +203,7 @@ def foresee_rounds(space: SearchSpace, options: Rearrange) -> Iterator[Round]:
         current = Candidate(frozenset(space.units[:size]))
         yield Round(_add_edits(current, space.units), 1.0)
         for _ in range(options.moves):
-            yield Round(_add_edits(current, exchanges), 1.0)
+            n_later = max(space.sizes) - size
+            yield Round(_exchange_layers(current, exchanges, space.units, n_later), 1.0)
             if size in space.sizes:
                 yield Round(_add_edits(current, [*space.units, *repetitions]), 1.0)
