@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Gemma3TextConfig
 
 from lamina.errors import LaminaError
 from lamina.models.checkpoint import stated_context
@@ -20,6 +21,7 @@ from tests.given.model_folders import change_config, manifest_of, save_model
 
 REFERENCE = ROOT / "resources/reference"
 ENTRY = Model(source="somewhere", dtype="float32")
+from tests.families import configurations
 
 
 @pytest.fixture
@@ -85,6 +87,19 @@ FOREIGN_CODE = "own Python code.*trust_remote_code: true.*models.mine"
 
 def test_a_folder_with_python_files_is_refused_unless_it_is_trusted(folder: Path) -> None:
     (folder / "modeling_mine.py").write_text("raise SystemExit('this must never run')\n")
+def test_settings_that_config_json_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
+    """Published Gemma 3 states no vocabulary, and LLaVA no number of layers."""
+    configurations.seeing("gemma3").save_pretrained(tmp_path)
+    change_config(tmp_path, text_config={"model_type": "gemma3_text"})
+
+    manifest = describe_model("mine", ENTRY, tmp_path)
+
+    default = Gemma3TextConfig()
+    assert manifest["n_layers"] == default.num_hidden_layers
+    assert manifest["hidden_size"] == default.hidden_size
+    assert manifest["vocabulary"] == default.vocab_size
+
+
     with pytest.raises(LaminaError, match=FOREIGN_CODE):
         describe_model("mine", ENTRY, folder)
     trusted = ENTRY.model_copy(update={"trust_remote_code": True})

@@ -31,7 +31,6 @@ _HUB_FILES = [
     "LICENSE*",
     "NOTICE*",
 ]
-_HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
 # Settings of a model's entry that later jobs read from the manifest.
 _COPIED_SETTINGS = (
     "trust_remote_code",
@@ -132,7 +131,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     the entry says.
     """
     from lamina.models.export.runtimes import explain_vllm_obstacle
-    from lamina.models.structure import text_config
+    from lamina.models.structure import layers_of, text_config
 
     where = f"models.{name}.source"
     settings = checkpoint.read_settings(folder, where, entry.source)
@@ -142,15 +141,12 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     checkpoint.check_floating(tensors, folder, settings, where)
 
     decoder = checkpoint.decoder_settings(settings)
-    n_layers = checkpoint.stated_depth(decoder)
-    if n_layers is None:
-        raise LaminaError(
-            f"{where}: {entry.source}: its config.json does not say how many layers it has "
-            f"({', '.join(checkpoint.LAYER_KEYS)})."
-        )
+    # The classes of transformers know the settings that a sparse config.json leaves out.
+    model = load_skeleton(folder, entry.source, entry.trust_remote_code)
+    config = text_config(model)
+    n_layers = len(layers_of(model))
     _check_entry(name, entry, n_layers, settings.get("model_type"))
 
-    model = load_skeleton(folder, entry.source, entry.trust_remote_code)
     n_parameters = sum(weight.numel() for weight in model.parameters())
     dtype: str = entry.dtype
     if dtype == "auto" and is_gguf(entry.source):
@@ -163,8 +159,8 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "revision": entry.revision,
         **describe_files(folder),
         "n_layers": n_layers,
-        "hidden_size": _first_setting(decoder, _HIDDEN_SIZE_KEYS),
-        "vocabulary": decoder.get("vocab_size"),
+        "hidden_size": config.hidden_size,
+        "vocabulary": config.vocab_size,
         "family": settings.get("model_type"),
         "parameters": n_parameters,
         "layer_parameters": counted.layer_parameters,
@@ -173,7 +169,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
         "loaded_dtype": checkpoint.loaded_dtype(dtype, decoder, tensors),
-        "decoder": text_config(model).model_type,
+        "decoder": config.model_type,
         "runs_code_in_vllm": not explain_vllm_obstacle(model),
     }
     for key in _COPIED_SETTINGS:
@@ -234,13 +230,6 @@ def _relative_path(folder: Path) -> str:
     """The path as the configuration has it, so that a copied project reads its own model."""
     project = Path.cwd()
     return str(folder.relative_to(project) if folder.is_relative_to(project) else folder)
-
-
-def _first_setting(settings: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        if key in settings:
-            return settings[key]
-    return None
 
 
 def auto_class(config: Any) -> Any:
