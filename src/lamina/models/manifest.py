@@ -24,6 +24,7 @@ _HUB_FILES = [
     "*.safetensors",
     "*.json",
     "*.model",
+    "*.tiktoken",
     "*.txt",
     "*.jinja",
     "*.py",
@@ -31,6 +32,8 @@ _HUB_FILES = [
     "LICENSE*",
     "NOTICE*",
 ]
+# The same weights a second time, in the format of the model's authors or for another program.
+_UNREAD_HUB_FILES = ["*/*.safetensors", "consolidated*"]
 # Settings of a model's entry that later jobs read from the manifest.
 _COPIED_SETTINGS = (
     "trust_remote_code",
@@ -68,7 +71,12 @@ def _download_model(name: str, entry: Model) -> Path:
     source = entry.source
     where = f"models.{name}.source: '{source}'"
     try:
-        return Path(snapshot_download(source, revision=entry.revision, allow_patterns=_HUB_FILES))
+        folder = snapshot_download(
+            source,
+            revision=entry.revision,
+            allow_patterns=_HUB_FILES,
+            ignore_patterns=_UNREAD_HUB_FILES,
+        )
     except errors.GatedRepoError as error:
         raise LaminaError(
             f"{where} is gated: accept its licence on the hub's page, then run `hf auth login` (or "
@@ -98,6 +106,7 @@ def _download_model(name: str, entry: Model) -> Path:
             f"({type(error).__name__}). Start again: complete files are kept. If it breaks off "
             "again, download it (`hf download`) and write its folder here."
         ) from error
+    return Path(folder)
 
 
 def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
