@@ -11,17 +11,22 @@ from transformers import Gemma3TextConfig
 
 from lamina.errors import LaminaError
 from lamina.models.checkpoint import stated_context
-from lamina.models.digests import check_files, checkpoint_name, fingerprint_model
+from lamina.models.digests import (
+    check_files,
+    checkpoint_name,
+    describe_files,
+    fingerprint_model,
+)
 from lamina.models.load import load_model
 from lamina.models.manifest import describe_model, find_model, load_skeleton
 from lamina.options.models import Model
 from tests import ROOT
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.model_folders import change_config, manifest_of, save_model
 
 REFERENCE = ROOT / "resources/reference"
 ENTRY = Model(source="somewhere", dtype="float32")
-from tests.families import configurations
 
 
 @pytest.fixture
@@ -82,11 +87,6 @@ def test_a_damaged_folder_is_refused(
         describe_model("mine", ENTRY, folder)
 
 
-FOREIGN_CODE = "own Python code.*trust_remote_code: true.*models.mine"
-
-
-def test_a_folder_with_python_files_is_refused_unless_it_is_trusted(folder: Path) -> None:
-    (folder / "modeling_mine.py").write_text("raise SystemExit('this must never run')\n")
 def test_settings_that_config_json_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
     """Published Gemma 3 states no vocabulary, and LLaVA no number of layers."""
     configurations.seeing("gemma3").save_pretrained(tmp_path)
@@ -100,6 +100,11 @@ def test_settings_that_config_json_leaves_out_are_those_of_transformers(tmp_path
     assert manifest["vocabulary"] == default.vocab_size
 
 
+FOREIGN_CODE = "own Python code.*trust_remote_code: true.*models.mine"
+
+
+def test_a_folder_with_python_files_is_refused_unless_it_is_trusted(folder: Path) -> None:
+    (folder / "modeling_mine.py").write_text("raise SystemExit('this must never run')\n")
     with pytest.raises(LaminaError, match=FOREIGN_CODE):
         describe_model("mine", ENTRY, folder)
     trusted = ENTRY.model_copy(update={"trust_remote_code": True})
@@ -198,6 +203,22 @@ def test_settings_that_changed_after_preparation_are_refused(
     file.write_text(file.read_text() + "\n")
     with pytest.raises(LaminaError, match="configuration or tokenizer of the model"):
         load_model(prepared)
+
+
+def test_a_vocabulary_that_changed_after_preparation_is_refused(tmp_path: Path) -> None:
+    (save_model(tmp_path) / "merges.txt").write_text("a b")
+    manifest = manifest_of(tmp_path) | describe_files(tmp_path)
+    (tmp_path / "merges.txt").write_text("a c")
+    with pytest.raises(LaminaError, match="configuration or tokenizer of the model"):
+        check_files(manifest)
+
+
+@pytest.mark.parametrize("name", ["LICENSE.txt", "notes.txt"])
+def test_a_text_next_to_a_model_does_not_change_it(name: str, prepared: dict[str, Any]) -> None:
+    fingerprint = fingerprint_model(Path("model"))
+    Path("model", name).write_text("read me")
+    check_files(prepared)
+    assert fingerprint_model(Path("model")) == fingerprint
 
 
 def test_touched_files_are_as_prepared(prepared: dict[str, Any]) -> None:
