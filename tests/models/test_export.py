@@ -511,6 +511,26 @@ def test_an_export_has_shards_tokenizer_licence_and_generation_settings(tmp_path
     assert not list(tmp_path.glob(".*"))
 
 
+def test_an_export_has_every_file_that_prepares_texts_and_images(tmp_path: Path) -> None:
+    names = {
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
+        "spiece.model",
+        "tekken.json",
+        "qwen.tiktoken",
+        "dict.txt",
+    }
+    folder = base_folder(tmp_path / "base")
+    for name in names:
+        (folder / name).write_text(name)
+
+    save.export_variant(tiny.model(), source_of(folder, ["1"]), tmp_path / "export")
+
+    for name in names:
+        assert (tmp_path / "export" / name).read_text() == name
+
+
 def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
     export(tiny.model(), ["1"], tmp_path)
     (tmp_path / "export/notes.txt").write_text("of the earlier export")

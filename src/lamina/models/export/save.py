@@ -44,12 +44,12 @@ RECORD = "lamina.json"
 
 # Weights files, as transformers names them.
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?[.]safetensors([.]index[.]json)?")
-# Files for the tokenizer, the chat template and the licence in a model's folder, copied as they
-# are.
+# Files for the tokenizer, images, the chat template and the licence in a model's folder, copied as
+# they are.
 _CARRIED = re.compile(
-    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template"
-    r"|generation_config)\.json|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja"
-    r"|(LICEN[CS]E|NOTICE|USE_POLICY).*"
+    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|tekken|.*processor_config|chat_template"
+    r"|generation_config)\.json|(merges|vocab|dict)\.txt|tokenizer\.model.*"
+    r"|.*\.(model|tiktoken|jinja)|(LICEN[CS]E|NOTICE|USE_POLICY).*"
 )
 
 
@@ -361,7 +361,6 @@ def _collect_facts(
     """The facts for the card of an export whose weights are in `folder`."""
     n_layers = len(layers_of(base))
     base_config = text_config(base)
-    base_file = Path(source.manifest["source"])
     special_modules = modeling_lamina.describe(variant)
     weights_files = [file for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)]
     return Facts(
@@ -380,7 +379,7 @@ def _collect_facts(
         visits=list_visits(steps_of(base, source.plan["units"])),
         has_damped_layers=bool(special_modules["damped"]),
         layer_kinds=kinds_by_layer(base_config, n_layers),
-        base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
+        base_gguf_bytes=_count_gguf_bytes(Path(source.manifest["source"])),
         weights_bytes=_count_bytes(weights_files),
     )
 
@@ -397,6 +396,13 @@ def _count_written(variant: PreTrainedModel) -> int:
         n_written += sum(weight.numel() for weight in layer_weights & earlier_weights)
         earlier_weights |= layer_weights
     return n_written
+
+
+def _count_gguf_bytes(file: Path) -> int | None:
+    """The bytes of a GGUF file with its shards; None if it is not one, or is not there any more."""
+    if not is_gguf(file) or not file.is_file():
+        return None
+    return _count_bytes(shard_files(file))
 
 
 def _count_bytes(files: Sequence[Path]) -> int:
