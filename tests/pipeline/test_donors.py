@@ -91,6 +91,8 @@ def test_layers_of_a_sibling_help_where_none_is_removed(finished: Project) -> No
     plan = json.loads(file.read_text())
     assert {unit.split("=")[0] for unit in replaced_units(plan)} == set(NOISY_LAYERS)
     assert set(plan["replacements"]) == {"other"}
+    # With the times of its files, no job has to hash them again.
+    assert "model.safetensors" in plan["replacements"]["other"]["files"]
 
 
 def test_a_finished_run_with_donors_has_nothing_to_do(finished: Project) -> None:
