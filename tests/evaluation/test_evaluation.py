@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from lamina import paths
 from lamina.data.documents import perplexity_texts
@@ -26,6 +27,7 @@ from lamina.options.benchmarks import Efficiency, TextEntry
 from lamina.store import parquet
 from lamina.variant import Variant
 from tests import ROOT
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.slow import slow_except
 from tests.given.tasks import evaluate_with_lm_eval, make_task
@@ -230,6 +232,38 @@ def test_sizes_count_what_remains() -> None:
     kv_bytes_per_layer = 2 * 2 * 8 * 4
     assert base_sizes["kv_bytes_per_token"] == 5 * kv_bytes_per_layer
     assert cut_sizes["kv_bytes_per_token"] == 3 * kv_bytes_per_layer
+
+
+# Half of the layers or more have convolutions, state spaces or linear attention.
+HYBRID_FAMILIES = ["lfm3", "lfm2_moe", "minimax"]
+
+
+@pytest.mark.parametrize(
+    "family",
+    slow_except(["lfm3", "gemma4_unified_text"], [*HYBRID_FAMILIES, "gemma4_unified_text"]),
+)
+@pytest.mark.parametrize("removed_units", [[], ["1"], ["4"]])
+def test_kv_bytes_are_what_a_token_adds_to_a_real_cache(
+    family: str, removed_units: list[str]
+) -> None:
+    base = configurations.model(family)
+    model = materialise(base, {"units": removed_units}) if removed_units else base
+
+    # Two and three tokens fit into every window.
+    n_bytes = count_cache_bytes(model, 3) - count_cache_bytes(model, 2)
+
+    assert efficiency.kv_bytes_per_token(model) == n_bytes
+
+
+@torch.no_grad()
+def count_cache_bytes(model: PreTrainedModel, n_tokens: int) -> int:
+    """Bytes of the keys and values after a text."""
+    cache = model(tiny.tokens(1, n_tokens), use_cache=True).past_key_values
+    n_bytes = 0
+    for layer in cache.layers:
+        if getattr(layer, "keys", None) is not None:
+            n_bytes += layer.keys.nbytes + layer.values.nbytes
+    return n_bytes
 
 
 def test_sizes_count_patches() -> None:

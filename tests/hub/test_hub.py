@@ -112,6 +112,11 @@ def save_wiki(folder: Path) -> Path:
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     root = tmp_path_factory.mktemp("hub")
     word_model = save_model(root / "words")
+    # The weights again, as some publishers add them, and a tokenizer of another format.
+    (word_model / "original").mkdir()
+    for name in ("consolidated.safetensors", "original/model.safetensors"):
+        shutil.copy(word_model / "model.safetensors", word_model / name)
+    (word_model / "words.tiktoken").write_text("dw== 0")
     large = save_model(root / "large", vocab_size=LARGE_VOCABULARY)
     packed = save_model(root / "packed")
     fp8(packed)
@@ -338,6 +343,15 @@ def test_a_model_by_its_id_is_that_of_the_hub(first_run: dict[str, str], project
     token_ids = tiny.tokens()
     found_logits = compute_logits(load_model(manifest), token_ids)
     assert torch.equal(found_logits, compute_logits(tiny.model(), token_ids))
+
+
+def test_each_weight_of_the_hub_is_downloaded_once(first_run: dict[str, str], hub: Hub) -> None:
+    assert first_run["words"] == ""
+    files = f"lab/words/resolve/{hub.repositories['models', 'lab/words'].commit}"
+    assert hub.downloaded_ranges(f"{files}/model.safetensors")
+    assert hub.downloaded_ranges(f"{files}/words.tiktoken")
+    assert not hub.downloaded_ranges(f"{files}/consolidated.safetensors")
+    assert not hub.downloaded_ranges(f"{files}/original/")
 
 
 def test_a_quantised_model_of_the_hub_is_dequantised(

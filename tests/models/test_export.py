@@ -22,7 +22,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import lamina
 from lamina.errors import LaminaError
-from lamina.models.boundary import Patch, share_weights
+from lamina.models.boundary import Patch
 from lamina.models.export import own_code, save
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -502,7 +502,6 @@ def test_an_export_has_shards_tokenizer_licence_and_generation_settings(tmp_path
         "model.safetensors.index.json",
         "tokenizer.json",
         "LICENSE",
-        "mergekit.yaml",
         "README.md",
     }
     shard_bytes = [file.stat().st_size for file in folder.glob("model-*-of-*.safetensors")]
@@ -510,6 +509,26 @@ def test_an_export_has_shards_tokenizer_licence_and_generation_settings(tmp_path
     assert max(shard_bytes) < 40_000
     assert json.loads((folder / "generation_config.json").read_text())["temperature"] == 0.3
     assert not list(tmp_path.glob(".*"))
+
+
+def test_an_export_has_every_file_that_prepares_texts_and_images(tmp_path: Path) -> None:
+    names = {
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
+        "spiece.model",
+        "tekken.json",
+        "qwen.tiktoken",
+        "dict.txt",
+    }
+    folder = base_folder(tmp_path / "base")
+    for name in names:
+        (folder / name).write_text(name)
+
+    save.export_variant(tiny.model(), source_of(folder, ["1"]), tmp_path / "export")
+
+    for name in names:
+        assert (tmp_path / "export" / name).read_text() == name
 
 
 def test_an_earlier_export_is_replaced_and_nothing_else_is(tmp_path: Path) -> None:
@@ -590,36 +609,3 @@ def test_a_card_without_scores_has_no_list_of_them(tmp_path: Path) -> None:
     folder = export(tiny.model(), ["3"], tmp_path)
 
     assert "model-index" not in ModelCard.load(folder / "README.md").data.to_dict()
-
-
-def merge_slices(recipe: dict[str, Any], base: PreTrainedModel) -> PreTrainedModel:
-    """A passthrough merge as mergekit defines it: slices of layers in turn, some weights scaled."""
-    layers: list[torch.nn.Module] = []
-    for recipe_slice in recipe["slices"]:
-        (source,) = recipe_slice["sources"]
-        scale_rules = source.get("parameters", {}).get("scale", [{"value": 1.0}])
-        for layer_index in range(*source["layer_range"]):
-            layer = layers_of(share_weights(base))[layer_index]
-            for name, weight in layer.named_parameters():
-                matching = [rule for rule in scale_rules if rule.get("filter", "") in name]
-                weight.data = weight.data * matching[0]["value"]
-            layer.self_attn.layer_idx = len(layers)
-            layers.append(layer)
-    merged = share_weights(base)
-    merged.model.layers = torch.nn.ModuleList(layers)
-    merged.config.num_hidden_layers = len(layers)
-    return merged
-
-
-@pytest.mark.parametrize("units", [["1", "3"], ["0", "1", "4"], ["2.attention", "3.mlp"]])
-def test_the_mergekit_recipe_makes_the_same_cut(units: list[str], tmp_path: Path) -> None:
-    base = tiny.model()
-    token_ids = tiny.tokens()
-    recipe = yaml.safe_load((export(base, units, tmp_path) / "mergekit.yaml").read_text())
-
-    assert recipe["merge_method"] == "passthrough"
-    for recipe_slice in recipe["slices"]:
-        assert recipe_slice["sources"][0]["model"] == "lab/words@main"
-    merged_logits = compute_logits(merge_slices(recipe, base), token_ids)
-    expected_logits = compute_logits(materialise(base, plan_of(units)), token_ids)
-    torch.testing.assert_close(merged_logits, expected_logits)

@@ -128,7 +128,17 @@ def test_the_card_of_a_checkpoint_says_how_much_larger_it_is_than_the_file(
     assert f"tiny.gguf packs the base model into {file_mb:.1f} MB, and" in card
     assert f"lamina export {source.variant} --form gguf" in card
     assert "prune-layers" not in card
-    assert "tiny.gguf" not in (folder / "mergekit.yaml").read_text()
+
+
+def test_a_file_that_is_gone_loses_no_export(file: Path, tmp_path: Path) -> None:
+    base = read_file(file)
+    source = cut_source(file, ["1"])
+    file.unlink()
+
+    form = save.export_variant(base, source, tmp_path / "export")
+
+    assert form == "stock"
+    assert "packs the base model" not in (tmp_path / "export/README.md").read_text()
 
 
 def test_lists_by_layer_are_cut_and_other_lists_are_not(tmp_path: Path) -> None:

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import Gemma3TextConfig
 
 from lamina.errors import LaminaError
 from lamina.models.checkpoint import stated_context
-from lamina.models.digests import check_files, checkpoint_name, fingerprint_model
+from lamina.models.digests import (
+    check_files,
+    checkpoint_name,
+    describe_files,
+    fingerprint_model,
+)
 from lamina.models.load import load_model
 from lamina.models.manifest import describe_model, find_model, load_skeleton
 from lamina.options.models import Model
 from tests import ROOT
+from tests.families import configurations
 from tests.given import tiny
 from tests.given.model_folders import change_config, manifest_of, save_model
 
@@ -78,6 +85,19 @@ def test_a_damaged_folder_is_refused(
     damage(folder)
     with pytest.raises(LaminaError, match=message):
         describe_model("mine", ENTRY, folder)
+
+
+def test_settings_that_config_json_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
+    """Published Gemma 3 states no vocabulary, and LLaVA no number of layers."""
+    configurations.seeing("gemma3").save_pretrained(tmp_path)
+    change_config(tmp_path, text_config={"model_type": "gemma3_text"})
+
+    manifest = describe_model("mine", ENTRY, tmp_path)
+
+    default = Gemma3TextConfig()
+    assert manifest["n_layers"] == default.num_hidden_layers
+    assert manifest["hidden_size"] == default.hidden_size
+    assert manifest["vocabulary"] == default.vocab_size
 
 
 FOREIGN_CODE = "own Python code.*trust_remote_code: true.*models.mine"
@@ -183,6 +203,22 @@ def test_settings_that_changed_after_preparation_are_refused(
     file.write_text(file.read_text() + "\n")
     with pytest.raises(LaminaError, match="configuration or tokenizer of the model"):
         load_model(prepared)
+
+
+def test_a_vocabulary_that_changed_after_preparation_is_refused(tmp_path: Path) -> None:
+    (save_model(tmp_path) / "merges.txt").write_text("a b")
+    manifest = manifest_of(tmp_path) | describe_files(tmp_path)
+    (tmp_path / "merges.txt").write_text("a c")
+    with pytest.raises(LaminaError, match="configuration or tokenizer of the model"):
+        check_files(manifest)
+
+
+@pytest.mark.parametrize("name", ["LICENSE.txt", "notes.txt"])
+def test_a_text_next_to_a_model_does_not_change_it(name: str, prepared: dict[str, Any]) -> None:
+    fingerprint = fingerprint_model(Path("model"))
+    Path("model", name).write_text("read me")
+    check_files(prepared)
+    assert fingerprint_model(Path("model")) == fingerprint
 
 
 def test_touched_files_are_as_prepared(prepared: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
+from lamina.models import digests
 from lamina.models.digests import describe_files
 from lamina.models.materialise import materialise
 from lamina.models.replacements import check_siblings, replacement_layers
@@ -145,6 +146,22 @@ def test_a_donor_of_another_shape_or_with_other_positions_is_refused(
     manifest = records["base"] | {"source": "base"}
     with pytest.raises(LaminaError, match=f"donors.other: .*{message}"):
         check_siblings(base, manifest, {"other": records["other"]})
+
+
+def test_a_donor_whose_files_have_their_old_times_is_not_hashed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny.model()
+    donor = tiny.model(seed=1)
+    records = save_donors(tmp_path, math=donor)
+    records["math"] |= describe_files(tmp_path / "math")
+    monkeypatch.setattr(digests, "describe_files", lambda _: pytest.fail("the files are hashed"))
+
+    variant = build_variant(base, ["2=math:2"], records)
+
+    expected = layers_of(donor)[2].state_dict()
+    for name, weight in layers_of(variant)[2].state_dict().items():
+        assert torch.equal(weight, expected[name])
 
 
 def test_a_donor_with_another_tokenizer_is_refused(tmp_path: Path) -> None:

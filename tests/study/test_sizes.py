@@ -16,6 +16,7 @@ import yaml
 from lamina.errors import LaminaError
 from lamina.models import manifest, sizes
 from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
@@ -178,8 +179,8 @@ def count_parameters(model: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts
-# and other names of settings.
+# Names of tensors that say nothing of attention (temporal_block, mamba, conv), fused maps, experts,
+# other names of settings, and heads that differ by layer.
 UNUSUAL_FAMILIES = [
     "recurrent_gemma",
     "jamba",
@@ -193,8 +194,9 @@ UNUSUAL_FAMILIES = [
     "bamba",
     "phi3",
     "gpt_neo",
+    "gemma4_unified_text",
 ]
-EVERY_DAY = ("gpt2", "jamba", "falcon", "deepseek_v3")
+EVERY_DAY = ("gpt2", "jamba", "falcon", "deepseek_v3", "gemma4_unified_text")
 
 
 @pytest.mark.parametrize("family", slow_except(EVERY_DAY, UNUSUAL_FAMILIES))
@@ -214,6 +216,13 @@ def test_parameters_are_those_of_models_that_are_really_cut(family: str, tmp_pat
 
 # It keeps its cache in its layers, where it cannot be counted.
 CACHING_FAMILIES = [name for name in UNUSUAL_FAMILIES if name != "recurrent_gemma"]
+SHORT = 5  # tokens, fewer than any window
+
+
+def count_cache(counted: sizes.Sizes, n_tokens: int) -> list[float]:
+    """Numbers in the cache of each layer."""
+    layers = zip(counted.cached_numbers, counted.cached_tokens, strict=True)
+    return [n_numbers * min(n_tokens, most_tokens) for n_numbers, most_tokens in layers]
 
 
 @pytest.mark.parametrize("family", slow_except(EVERY_DAY, CACHING_FAMILIES))
@@ -221,7 +230,7 @@ def test_caches_are_those_of_models_that_really_run(family: str, tmp_path: Path)
     model = configurations.model(family).eval()
     model.save_pretrained(tmp_path)
     with torch.no_grad():
-        cache = model(tiny.tokens(1, CONTEXT), use_cache=True).past_key_values
+        cache = model(tiny.tokens(1, SHORT), use_cache=True).past_key_values
     cached_numbers = []
     for layer in cache.layers:
         if getattr(layer, "keys", None) is None:
@@ -231,12 +240,24 @@ def test_caches_are_those_of_models_that_really_run(family: str, tmp_path: Path)
 
     counted = sizes.count_sizes(manifest.load_skeleton(tmp_path, family, False), 4)
 
-    per_token = counted.cached_numbers
-    assert cached_numbers == [per_token * min(CONTEXT, n) for n in counted.cached_tokens]
+    assert cached_numbers == count_cache(counted, SHORT)
     # The default of 4,096 tokens exceeds the context of the model.
-    longest = [per_token * min(configurations.CONTEXT, n) for n in counted.cached_tokens]
+    longest = count_cache(counted, configurations.CONTEXT)
     n_bytes, _ = counted.amounts("memory", 4096)
     assert n_bytes == 4 * (count_parameters(model) + sum(longest))
+
+
+def test_a_token_uses_the_chosen_experts_of_gemma_4() -> None:
+    """They are stacked next to a dense MLP, under a setting of another name."""
+    experts = {"num_experts": 16, "top_k_experts": 2, "moe_intermediate_size": 32}
+    model = configurations.model("gemma4_text", enable_moe_block=True, **experts)
+
+    counted = sizes.count_sizes(model, 4)
+
+    for layer, whole, active in zip(
+        layers_of(model), counted.parameters, counted.active_parameters, strict=True
+    ):
+        assert whole.mlp - active.mlp == count_parameters(layer.experts) * 14 / 16
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Write one variant as a Hugging Face checkpoint or as a GGUF file.
 
-A checkpoint has a tokenizer, a model card and a mergekit recipe.
+A checkpoint has a tokenizer and a model card.
 """
 
 from pathlib import Path

@@ -16,7 +16,15 @@ from lamina.store import checksum, parquet
 from lamina_workflow.stages.prune import SearchPlans
 
 # The keys of a donor's manifest that a plan records.
-RECORDED_KEYS = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
+RECORDED_KEYS = (
+    "source",
+    "revision",
+    "path",
+    "weights_sha256",
+    "settings_sha256",
+    "files",
+    "trust_remote_code",
+)
 
 
 def search_request(job: SearchPlans, log: Path) -> SearchRequest:

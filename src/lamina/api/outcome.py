@@ -156,7 +156,7 @@ def export(
     max_shard_size: str = "5GB",
     measured: Evaluation | None = None,
 ) -> str:
-    """Write a variant as a Hugging Face checkpoint, with tokenizer, model card and mergekit recipe.
+    """Write a variant as a Hugging Face checkpoint, with tokenizer and model card.
 
     Args:
         pruned: The variant.

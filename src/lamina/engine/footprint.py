@@ -53,7 +53,7 @@ class Shape:
         text = config.get_text_config(decoder=True)
         channels = text.hidden_size
         inner = _largest(text, "intermediate_size") or _largest(text, "ffn_dim") or 4 * channels
-        cached = count_cached_numbers(text)
+        cached = max(count_cached_numbers(text))
         return cls(text.num_hidden_layers, channels, inner, text.vocab_size, size, cached)
 
     def passing(self, line_length: int) -> int:

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.boundary import weights_and_patches
 from lamina.models.checkpoint import check_generation, stated_context
-from lamina.models.sizes import count_cached_numbers
+from lamina.models.sizes import count_cached_numbers, limit_cached_tokens
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, find_runs
 from lamina.models.units import parse_unit
@@ -184,13 +184,18 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes of keys and values that one more token of one sequence adds to the cache.
 
     They are those of all layers with attention. It holds for sliding-window layers until their
-    window is full.
+    window is full. Convolutions, state spaces and linear attention keep no keys and values.
     """
-    n_attentions = 0
-    for layer in layers_of(model):
-        if not any(isinstance(module, NoAttention) for module in layer.children()):
-            n_attentions += 1
-    return n_attentions * count_cached_numbers(text_config(model)) * model.dtype.itemsize
+    config = text_config(model)
+    layers = layers_of(model)
+    n_numbers = 0
+    for layer, n_cached, most_tokens in zip(
+        layers, count_cached_numbers(config), limit_cached_tokens(config, len(layers)), strict=True
+    ):
+        lost_attention = any(isinstance(module, NoAttention) for module in layer.children())
+        if most_tokens and not lost_attention:
+            n_numbers += n_cached
+    return n_numbers * model.dtype.itemsize
 
 
 def _run_both(

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from lamina.errors import LaminaError
 from lamina.models import checkpoint, gguf
 
-_SETTINGS_SUFFIXES = {".json", ".model", ".py", ".jinja", ".txt"}
+_SETTINGS_SUFFIXES = {".json", ".model", ".tiktoken", ".py", ".jinja"}
+# The text files of tokenizers. Others are licences and notes.
+_VOCABULARIES = {"vocab.txt", "merges.txt", "dict.txt"}
 _PIECE_BYTES = 1 << 16
 
 Stamps = dict[str, list[int]]
@@ -25,10 +27,13 @@ class ModelFiles(NamedTuple):
 
 def list_files(folder: Path) -> ModelFiles:
     """The files of a model folder that are read."""
-    settings = [
-        path for path in folder.iterdir() if path.suffix in _SETTINGS_SUFFIXES and path.is_file()
-    ]
+    settings = [path for path in folder.iterdir() if _holds_settings(path) and path.is_file()]
     return ModelFiles(checkpoint.weight_files(folder), sorted(settings))
+
+
+def _holds_settings(path: Path) -> bool:
+    """Whether a file belongs to the configuration, tokenizer or code of a model, by its name."""
+    return path.suffix in _SETTINGS_SUFFIXES or path.name in _VOCABULARIES
 
 
 def describe_files(folder: Path) -> dict[str, Any]:
@@ -112,7 +117,8 @@ def fingerprint_model(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", *_SETTINGS_SUFFIXES} or not path.is_file():
+        is_read = path.suffix == ".safetensors" or _holds_settings(path)
+        if not is_read or not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}:".encode())

@@ -24,6 +24,7 @@ _HUB_FILES = [
     "*.safetensors",
     "*.json",
     "*.model",
+    "*.tiktoken",
     "*.txt",
     "*.jinja",
     "*.py",
@@ -31,7 +32,8 @@ _HUB_FILES = [
     "LICENSE*",
     "NOTICE*",
 ]
-_HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
+# The same weights a second time, in the format of the model's authors or for another program.
+_UNREAD_HUB_FILES = ["*/*.safetensors", "consolidated*"]
 # Settings of a model's entry that later jobs read from the manifest.
 _COPIED_SETTINGS = (
     "trust_remote_code",
@@ -69,7 +71,12 @@ def _download_model(name: str, entry: Model) -> Path:
     source = entry.source
     where = f"models.{name}.source: '{source}'"
     try:
-        return Path(snapshot_download(source, revision=entry.revision, allow_patterns=_HUB_FILES))
+        folder = snapshot_download(
+            source,
+            revision=entry.revision,
+            allow_patterns=_HUB_FILES,
+            ignore_patterns=_UNREAD_HUB_FILES,
+        )
     except errors.GatedRepoError as error:
         raise LaminaError(
             f"{where} is gated: accept its licence on the hub's page, then run `hf auth login` (or "
@@ -99,6 +106,7 @@ def _download_model(name: str, entry: Model) -> Path:
             f"({type(error).__name__}). Start again: complete files are kept. If it breaks off "
             "again, download it (`hf download`) and write its folder here."
         ) from error
+    return Path(folder)
 
 
 def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
@@ -132,7 +140,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     the entry says.
     """
     from lamina.models.export.runtimes import explain_vllm_obstacle
-    from lamina.models.structure import text_config
+    from lamina.models.structure import layers_of, text_config
 
     where = f"models.{name}.source"
     settings = checkpoint.read_settings(folder, where, entry.source)
@@ -142,15 +150,12 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     checkpoint.check_floating(tensors, folder, settings, where)
 
     decoder = checkpoint.decoder_settings(settings)
-    n_layers = checkpoint.stated_depth(decoder)
-    if n_layers is None:
-        raise LaminaError(
-            f"{where}: {entry.source}: its config.json does not say how many layers it has "
-            f"({', '.join(checkpoint.LAYER_KEYS)})."
-        )
+    # The classes of transformers know the settings that a sparse config.json leaves out.
+    model = load_skeleton(folder, entry.source, entry.trust_remote_code)
+    config = text_config(model)
+    n_layers = len(layers_of(model))
     _check_entry(name, entry, n_layers, settings.get("model_type"))
 
-    model = load_skeleton(folder, entry.source, entry.trust_remote_code)
     n_parameters = sum(weight.numel() for weight in model.parameters())
     dtype: str = entry.dtype
     if dtype == "auto" and is_gguf(entry.source):
@@ -163,8 +168,8 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "revision": entry.revision,
         **describe_files(folder),
         "n_layers": n_layers,
-        "hidden_size": _first_setting(decoder, _HIDDEN_SIZE_KEYS),
-        "vocabulary": decoder.get("vocab_size"),
+        "hidden_size": config.hidden_size,
+        "vocabulary": config.vocab_size,
         "family": settings.get("model_type"),
         "parameters": n_parameters,
         "layer_parameters": counted.layer_parameters,
@@ -173,7 +178,7 @@ def describe_model(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "attention_share": {cost: counted.share(cost) for cost in ("parameters", "latency")},
         "weights_bytes": n_parameters * width,
         "loaded_dtype": checkpoint.loaded_dtype(dtype, decoder, tensors),
-        "decoder": text_config(model).model_type,
+        "decoder": config.model_type,
         "runs_code_in_vllm": not explain_vllm_obstacle(model),
     }
     for key in _COPIED_SETTINGS:
@@ -234,13 +239,6 @@ def _relative_path(folder: Path) -> str:
     """The path as the configuration has it, so that a copied project reads its own model."""
     project = Path.cwd()
     return str(folder.relative_to(project) if folder.is_relative_to(project) else folder)
-
-
-def _first_setting(settings: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    for key in keys:
-        if key in settings:
-            return settings[key]
-    return None
 
 
 def auto_class(config: Any) -> Any:

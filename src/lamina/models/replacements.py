@@ -7,6 +7,7 @@ A plan has a record of each donor (`replacements`, by name). A layer shares its 
 donor, which is loaded once for all variants of a job.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -100,28 +101,12 @@ def _no_sibling(donor: str, reason: str) -> LaminaError:
 
 def _load_sibling_of(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedModel:
     """The sibling with this manifest, in the base model's dtype and on its device."""
-    return _load_sibling(
-        record["path"],
-        record["weights_sha256"],
-        record["trust_remote_code"],
-        base.dtype,
-        base.device,
-    )
+    dtype = str(base.dtype).removeprefix("torch.")
+    manifest = {**record, "source": record["path"], "dtype": dtype}
+    return _load_sibling(json.dumps(manifest, sort_keys=True), base.device)
 
 
 @lru_cache(maxsize=4)
-def _load_sibling(
-    path: str,
-    weights_sha256: str,
-    trust_remote_code: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> PreTrainedModel:
-    manifest = {
-        "path": path,
-        "source": path,
-        "weights_sha256": weights_sha256,
-        "trust_remote_code": trust_remote_code,
-        "dtype": str(dtype).removeprefix("torch."),
-    }
-    return load_model(manifest, device)
+def _load_sibling(manifest: str, device: torch.device) -> PreTrainedModel:
+    """The sibling with this manifest, which is given as JSON because a dict is no key of a cache."""
+    return load_model(json.loads(manifest), device)

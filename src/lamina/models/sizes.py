@@ -19,6 +19,7 @@ _CHOSEN_EXPERTS_KEYS = (
     "num_experts_per_token",
     "moe_topk",
     "moe_k",
+    "top_k_experts",
 )
 DEFAULT_CONTEXT = 4096
 """Default number of cached tokens when the memory and time of a token are counted."""
@@ -54,8 +55,8 @@ class Sizes:
     """Parameters that belong to no layer."""
     head: int
     """Parameters of the output embedding, which computes the logits."""
-    cached_numbers: int
-    """Numbers that a token adds to the KV cache of a layer."""
+    cached_numbers: list[int]
+    """Numbers that a token adds to the KV cache of each layer."""
     cached_tokens: list[float]
     """Largest number of tokens that each layer caches; 0 for a layer that caches none."""
     width: int
@@ -127,8 +128,9 @@ class Sizes:
         layers = self.active_parameters if what == "latency" else self.parameters
         n_tokens = min(context, self.longest)
         amounts: list[LayerAmounts] = []
-        for layer, most_tokens in zip(layers, self.cached_tokens, strict=True):
-            cache = self.width * self.cached_numbers * min(n_tokens, most_tokens)
+        caches = zip(self.cached_numbers, self.cached_tokens, strict=True)
+        for layer, (n_numbers, most_tokens) in zip(layers, caches, strict=True):
+            cache = self.width * n_numbers * min(n_tokens, most_tokens)
             attention = self.width * layer.attention + cache
             amounts.append(LayerAmounts(attention, self.width * layer.mlp, self.width * layer.norm))
         return amounts
@@ -165,7 +167,7 @@ def count_sizes(model: "PreTrainedModel", width: int) -> Sizes:
         outside=sum(weight.numel() for weight in model.parameters()) - round(in_layers),
         head=head.weight.numel() if head is not None else 0,
         cached_numbers=count_cached_numbers(config),
-        cached_tokens=_limit_cached_tokens(config, len(parameters)),
+        cached_tokens=limit_cached_tokens(config, len(parameters)),
         width=width,
         # Every type has this name in memory; some call it n_positions in their config.json.
         longest=getattr(config, "max_position_embeddings", None) or inf,
@@ -204,8 +206,13 @@ def _count_active(model: "PreTrainedModel") -> "Mapping[Tensor, float]":
     return active
 
 
-def count_cached_numbers(config: "PretrainedConfig") -> int:
-    """Numbers of the keys and values of one token in one layer."""
+def count_cached_numbers(config: "PretrainedConfig") -> list[int]:
+    """Numbers of the keys and values of one token in each layer, if the layer caches them."""
+    return [_count_layer_cache(layer_config) for layer_config in config.per_layer_config]
+
+
+def _count_layer_cache(config: "PretrainedConfig") -> int:
+    """Numbers of the keys and values of one token in a layer with this configuration."""
     if getattr(config, "kv_lora_rank", None):
         # Latent attention caches the latent from which keys and values are computed.
         return int(config.kv_lora_rank + config.qk_rope_head_dim)
@@ -220,8 +227,8 @@ def count_cached_numbers(config: "PretrainedConfig") -> int:
     return int(2 * n_key_heads * head_size)
 
 
-def _limit_cached_tokens(config: "PretrainedConfig", n_layers: int) -> list[float]:
-    """The most tokens whose keys and values each layer caches."""
+def limit_cached_tokens(config: "PretrainedConfig", n_layers: int) -> list[float]:
+    """The most tokens whose keys and values each layer caches; 0 if it caches none."""
     from transformers.cache_utils import DynamicCache, DynamicLayer
 
     limits: list[float] = []

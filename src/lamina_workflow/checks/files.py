@@ -60,10 +60,7 @@ def describe_model(key: str, model: Model, root: Path) -> Model:
 def _describe_folder(key: str, model: Model, folder: Path) -> Model:
     """Fill in the layers and the family that `config.json` in a folder states."""
     settings = checkpoint.read_settings(folder, f"{key}.source", model.source)
-    decoder_settings = checkpoint.decoder_settings(settings)
-    stated_depths = [decoder_settings.get(name) for name in checkpoint.LAYER_KEYS]
-    depths = [depth for depth in stated_depths if isinstance(depth, int)]
-    n_layers = depths[0] if depths else None
+    n_layers = checkpoint.stated_depth(checkpoint.decoder_settings(settings))
     family = settings.get("model_type")
 
     config_file = f"{model.source}/config.json"

@@ -86,7 +86,7 @@ class Facts(BaseSource):
     layer_kinds: Sequence[int]
     """Kind of each layer of the base model (`lamina.models.cutting.kinds_by_layer`)."""
     base_gguf_bytes: int | None
-    """Bytes of the base model's GGUF file; None if it is not one."""
+    """Bytes of the base model's GGUF file; None if it is not one, or is not there any more."""
     weights_bytes: int
     """Bytes of the exported weights."""
 
@@ -316,7 +316,7 @@ def render_card(facts: Facts) -> str:
 
 
 def _describe_packed_size(facts: Facts) -> str:
-    """A sentence about the GGUF file of the base model; empty if the base model is not one."""
+    """A sentence about the GGUF file of the base model; empty if its size is not known."""
     if facts.base_gguf_bytes is None:
         return ""
     file_name = _public_name(facts.manifest)

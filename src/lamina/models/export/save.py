@@ -29,15 +29,14 @@ from lamina.models.cutting import kinds_by_layer
 from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.card import BaseSource, Facts, render_card
 from lamina.models.export.check import check_export
-from lamina.models.export.mergekit import render_recipe
 from lamina.models.export.runtimes import explain_vllm_obstacle
 from lamina.models.gguf import SUFFIX, check_cut, is_gguf, shard_files
 from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
-from lamina.models.structure import layers_of, sublayers_of, text_config
+from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import LAYER_INDEX_ATTRIBUTES, find_runs, source_layers, steps_of
-from lamina.models.units import Repetition, list_visits, parse_edit, parse_unit
+from lamina.models.units import SUBLAYERS, Repetition, list_visits, parse_edit, parse_unit
 from lamina.variant import EXPORTED_AS
 from lamina.version import VERSION
 
@@ -45,12 +44,12 @@ RECORD = "lamina.json"
 
 # Weights files, as transformers names them.
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?[.]safetensors([.]index[.]json)?")
-# Files for the tokenizer, the chat template and the licence in a model's folder, copied as they
-# are.
+# Files for the tokenizer, images, the chat template and the licence in a model's folder, copied as
+# they are.
 _CARRIED = re.compile(
-    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template"
-    r"|generation_config)\.json|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja"
-    r"|(LICEN[CS]E|NOTICE|USE_POLICY).*"
+    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|tekken|.*processor_config|chat_template"
+    r"|generation_config)\.json|(merges|vocab|dict)\.txt|tokenizer\.model.*"
+    r"|.*\.(model|tiktoken|jinja)|(LICEN[CS]E|NOTICE|USE_POLICY).*"
 )
 
 
@@ -63,7 +62,7 @@ def export_variant(
     form: str = "auto",
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant of `base` with its tokenizer, card and mergekit recipe; return its form.
+    """Write a variant of `base` with its tokenizer and card; return its form.
 
     base: the unpruned model; it is not changed.
     folder: where to write. It must be absent, empty or an earlier export, which is replaced when
@@ -336,15 +335,10 @@ def _silence(original: nn.Module, layer_index: int) -> nn.Module:
 def _write_documents(
     source: BaseSource, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str
 ) -> None:
-    """Write the card, the recipe for mergekit and the record of what was exported."""
-    kept = source_layers(base, source.plan["units"])
-    removed_sublayers = _list_removed_sublayers(base, source.plan["units"], kept)
-    has_zeroed_sublayers = form == "stock" and bool(removed_sublayers)
+    """Write the card and the record of what was exported."""
+    has_zeroed_sublayers = form == "stock" and _lacks_sublayers(base, source.plan["units"])
     facts = _collect_facts(source, folder, base, variant, form, has_zeroed_sublayers)
     (folder / "README.md").write_text(render_card(facts), encoding="utf-8")
-    if form != "gguf":
-        recipe = render_recipe(facts, removed_sublayers)
-        (folder / "mergekit.yaml").write_text(recipe, encoding="utf-8")
 
     record = {
         "variant": str(source.variant),
@@ -367,7 +361,6 @@ def _collect_facts(
     """The facts for the card of an export whose weights are in `folder`."""
     n_layers = len(layers_of(base))
     base_config = text_config(base)
-    base_file = Path(source.manifest["source"])
     special_modules = modeling_lamina.describe(variant)
     weights_files = [file for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)]
     return Facts(
@@ -386,7 +379,7 @@ def _collect_facts(
         visits=list_visits(steps_of(base, source.plan["units"])),
         has_damped_layers=bool(special_modules["damped"]),
         layer_kinds=kinds_by_layer(base_config, n_layers),
-        base_gguf_bytes=_count_bytes(shard_files(base_file)) if is_gguf(base_file) else None,
+        base_gguf_bytes=_count_gguf_bytes(Path(source.manifest["source"])),
         weights_bytes=_count_bytes(weights_files),
     )
 
@@ -403,6 +396,13 @@ def _count_written(variant: PreTrainedModel) -> int:
         n_written += sum(weight.numel() for weight in layer_weights & earlier_weights)
         earlier_weights |= layer_weights
     return n_written
+
+
+def _count_gguf_bytes(file: Path) -> int | None:
+    """The bytes of a GGUF file with its shards; None if it is not one, or is not there any more."""
+    if not is_gguf(file) or not file.is_file():
+        return None
+    return _count_bytes(shard_files(file))
 
 
 def _count_bytes(files: Sequence[Path]) -> int:
@@ -423,17 +423,11 @@ def _explain_vllm_obstacle(variant: PreTrainedModel) -> str:
     return ""
 
 
-def _list_removed_sublayers(
-    base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]
-) -> dict[int, list[str]]:
-    """Prefixes of the names of weights in removed sub-layers, by layer that is kept."""
-    prefixes: dict[int, list[str]] = {}
-    for layer_index, component in sorted(parse_unit(unit) for unit in units):
-        if layer_index not in kept:
-            continue
-        for sublayer in sublayers_of(layers_of(base)[layer_index]).get(component, ()):
-            prefixes.setdefault(layer_index, []).append(f"{sublayer.name}.")
-    return prefixes
+def _lacks_sublayers(base: PreTrainedModel, units: Sequence[str]) -> bool:
+    """Whether a layer that is kept has lost its attention or its MLP."""
+    kept_layers = source_layers(base, units)
+    cut_layers = {layer for layer, component in map(parse_unit, units) if component in SUBLAYERS}
+    return not cut_layers.isdisjoint(kept_layers)
 
 
 def _read_card_metadata(folder: Path) -> dict[str, Any]:
