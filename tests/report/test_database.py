@@ -259,6 +259,18 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     assert rows == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
+def test_own_tasks_of_a_text_are_texts_and_no_task_that_also_has_a_perplexity(tmp_path):
+    """As lm-eval's lambada_openai, whose main metric is acc."""
+    benchmarks = []
+    for task, metric in (("novel", "perplexity"), ("lambada", "perplexity"), ("lambada", "acc")):
+        score = dict(task=task, metric=metric, higher_is_better=metric == "acc")
+        benchmarks.append(BASE_KEY | score)
+    text = dict(model="m", calibration="corpus", kind="text", source="corpus.txt")
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[text])
+
+    assert query_tables(files, "SELECT task FROM own_tasks") == [dict(task="novel")]
+
+
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
     base_nll = np.array([1.0, 2.0, 3.0])
     increase = np.array([0.1, 0.2, 0.3])
