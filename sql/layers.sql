@@ -99,7 +99,7 @@ COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first remov
 COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention, mlp or both (sub-layers, each counted by its share of a layer); null for a refused plan.';
 COMMENT ON COLUMN removal_order.layers IS 'Size of the plan in layers: removed, or half of removed where all units are attentions or all are MLPs; null for a refused plan.';
 COMMENT ON COLUMN removal_order.runs IS 'Runs of removed units: contiguous ones are one run, also 7.mlp and 8.attention; 0 where no unit is removed; null for a refused plan.';
-COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp; plans of one composition make models of one size. Null for a refused plan.';
+COMMENT ON COLUMN removal_order.composition IS 'How many layers lack what, such as 2 x attention, 1 x attention+mlp. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before the first removal, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after the last removal, 0 to 1; null where not measured.';
 COMMENT ON COLUMN removal_order.chosen_repair IS 'Repair with which the selector chose the plan; none without one.';

@@ -11,7 +11,10 @@ chances AS (  -- chance is known for a task if some calibration is drawn from it
         WHERE len(names) = 1 AND kind <> 'text')
     GROUP BY ALL
 ),
-measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks WHERE part_of IS NULL)
+measured AS (  -- lm-eval's LAMBADA also has a perplexity, but is a task with an accuracy
+    SELECT model, task, bool_or(metric = 'perplexity') AND bool_or(higher_is_better) IS NOT TRUE AS is_text
+    FROM benchmarks WHERE part_of IS NULL GROUP BY ALL
+)
 SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
 FROM sources AS s
 JOIN measured AS m ON m.model = s.model AND (
@@ -21,7 +24,7 @@ JOIN measured AS m ON m.model = s.model AND (
 )
 LEFT JOIN chances AS c ON c.model = s.model AND c.task = m.task
 GROUP BY ALL;
-COMMENT ON VIEW own_tasks IS 'Which benchmark tasks are a calibration''s own: those that it was sampled from or that have its name; for text, every perplexity.';
+COMMENT ON VIEW own_tasks IS 'Which benchmark tasks are a calibration''s own: those that it was sampled from or that have its name; for text, every text.';
 COMMENT ON COLUMN own_tasks.task IS 'Benchmark task that measures what the calibration was made for.';
 COMMENT ON COLUMN own_tasks.chance IS 'Accuracy of guessing on the calibration samples, 0 to 1; null for perplexity or where unknown.';
 

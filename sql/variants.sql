@@ -1,7 +1,27 @@
 -- All facts about each variant, which variants no other beats, and which one to take.
 
 CREATE OR REPLACE VIEW main_timings AS SELECT * FROM efficiency WHERE main IS NOT FALSE;
-COMMENT ON VIEW main_timings IS 'One row per cost of a variant, as efficiency, for the first prompt and batch of the configuration: the speed that cards, tables and variants name.';
+COMMENT ON VIEW main_timings IS 'One row per variant without a healing, as efficiency, for the first prompt and batch of the configuration: the speed that cards, tables and variants name.';
+
+CREATE OR REPLACE VIEW distinct_timings AS
+WITH named AS (
+    SELECT *, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS own FROM efficiency
+),
+described AS (
+    SELECT e.* EXCLUDE (own) REPLACE (coalesce(timed, own) AS timed), own, r.component, r.composition,
+        coalesce(r.runs, 0) AS runs
+    FROM named AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
+)
+SELECT * EXCLUDE (own),
+    count(DISTINCT timed) OVER (PARTITION BY model, removed, repair, component, composition, runs, prompt, batch) AS n_alike
+FROM described
+QUALIFY row_number() OVER (PARTITION BY model, removed, repair, component, composition, prompt, batch, timed
+    ORDER BY timed <> own, own) = 1;
+COMMENT ON VIEW distinct_timings IS 'One row per timing, size, repair and composition of variants, as efficiency.';
+COMMENT ON COLUMN distinct_timings.component IS 'Kind of the removed units, as in removal_order.';
+COMMENT ON COLUMN distinct_timings.composition IS 'How many layers lack what, as in removal_order.';
+COMMENT ON COLUMN distinct_timings.runs IS 'Runs of removed units; 0 where none is removed.';
+COMMENT ON COLUMN distinct_timings.n_alike IS 'Number of timings that only the variant distinguishes: of this size, repair, composition and number of runs. More than one where layers differ in size or type.';
 
 CREATE OR REPLACE VIEW variants AS
 WITH told AS MATERIALIZED (FROM scores),
@@ -19,28 +39,19 @@ own AS (
 ),
 described AS (
     SELECT model, calibration, selector, removed, repair, healing FROM told
-    UNION SELECT model, calibration, selector, removed, repair, healing FROM main_timings
+    UNION SELECT model, calibration, selector, removed, repair, healing
+    FROM main_timings ANTI JOIN told USING (model, calibration, selector, removed, repair)
 ),
 placed AS (
-    SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units, r.composition, r.runs
+    SELECT d.*, coalesce(r.layers, d.removed) AS layers, r.units
     FROM described AS d LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 ),
-timed AS (  -- a timing holds for all variants of the same cost; the number of runs matters only if each has a patch
-    SELECT p.model, p.calibration, p.selector, p.removed, p.repair, p.healing, e.parameters_ratio, e.latency_ratio,
-        e.latency_ratio_stderr, e.repeats,
-        coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.repair,
-            t.healing)) AS timed
-    FROM placed AS p
-    JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.repair = p.repair
-        AND t.composition IS NOT DISTINCT FROM p.composition AND (p.repair = 'none' OR t.runs = p.runs)
-    JOIN main_timings AS e ON e.model = t.model AND e.calibration = t.calibration AND e.selector = t.selector
-        AND e.removed = t.removed AND e.repair = t.repair AND e.healing = t.healing
-    QUALIFY row_number() OVER (
-        PARTITION BY p.model, p.calibration, p.selector, p.removed, p.repair, p.healing
-        ORDER BY (t.calibration, t.selector) = (p.calibration, p.selector) DESC, t.healing = p.healing DESC,
-            t.runs = p.runs DESC, t.calibration, t.selector, t.healing) = 1
+timed AS (  -- a healing is merged into the weights, so the timing without it holds
+    SELECT model, calibration, selector, removed, repair, parameters_ratio, latency_ratio, latency_ratio_stderr, repeats,
+        coalesce(timed, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing)) AS timed
+    FROM main_timings
 )
-SELECT d.* EXCLUDE (composition, runs), own_tasks, own_metric, own_value, own_stderr, own_base, own_at_chance,
+SELECT d.*, own_tasks, own_metric, own_value, own_stderr, own_base, own_at_chance,
     k.kept AS own_kept, k.kept_stderr AS own_kept_stderr, own_samples, e.kept AS mean_kept,
     e.kept_stderr AS mean_kept_stderr, e.n_tasks, e.n_at_chance, texts, text_perplexity, text_perplexity_stderr,
     text_base, text_ratio, text_ratio_stderr, text_samples, text_blocks, parameters_ratio, latency_ratio, latency_ratio_stderr,
@@ -50,7 +61,7 @@ LEFT JOIN own USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN (FROM means WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN (FROM means WHERE tasks_of = 'all') AS e USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN general_texts USING (model, calibration, selector, removed, repair, healing)
-LEFT JOIN timed USING (model, calibration, selector, removed, repair, healing);
+LEFT JOIN timed USING (model, calibration, selector, removed, repair);
 COMMENT ON VIEW variants IS 'One row per variant: what it lacks, what it keeps of its own task and of all, how large and fast it is.';
 COMMENT ON COLUMN variants.layers IS 'Its size in layers: removed, or half of removed where all units are attentions or all are MLPs.';
 COMMENT ON COLUMN variants.own_tasks IS 'The calibration''s own benchmark tasks.';
@@ -67,7 +78,7 @@ COMMENT ON COLUMN variants.mean_kept_stderr IS 'Standard error of mean_kept.';
 COMMENT ON COLUMN variants.n_tasks IS 'Number of tasks in mean_kept.';
 COMMENT ON COLUMN variants.n_at_chance IS 'Number of tasks left out of it because the base model is at chance.';
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions of latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same composition (see removal_order) and, where each run has a patch, the same number of runs, with the same repair or one that builds the same model. Null where none was measured.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, without its healing, or one whose layers have the same shapes and types. Null where none was measured.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS MATERIALIZED (

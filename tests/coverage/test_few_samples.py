@@ -8,7 +8,11 @@ import pytest
 from scipy.stats import skew
 
 from lamina.relevance.columns import mean_skewness, weighted_ratio, weighted_ratio_errors
-from lamina.relevance.statistics import bootstrap_weights, studentised_interval
+from lamina.relevance.statistics import (
+    bootstrap_ratios,
+    bootstrap_weights,
+    studentised_interval,
+)
 from tests.coverage.examples import assert_coverage, share_held
 
 
@@ -71,3 +75,20 @@ def test_the_longer_tail_has_the_wider_side() -> None:
     assert high[1] == pytest.approx(-low[0])
     mean = losses.mean()
     assert high[0] - mean > 1.3 * (mean - low[0])
+
+
+@pytest.mark.parametrize("n_documents", [5, 10])
+def test_the_interval_of_a_diagnosis_holds_the_truth_with_few_documents(n_documents: int) -> None:
+    """Each document has three samples, which share its deviation."""
+    rng = np.random.default_rng(0)
+    n_studies = 400
+    documents = np.repeat(np.arange(n_documents), 3)
+    low = []
+    high = []
+    for _ in range(n_studies):
+        deviations = rng.normal(size=n_documents)[documents, None]
+        (estimate,) = bootstrap_ratios(deviations, np.ones(len(documents)), documents)
+        low.append(estimate["ci_low"])
+        high.append(estimate["ci_high"])
+
+    assert_coverage(share_held(np.array(low), np.array(high), 0.0), n_studies, least=0.92)

@@ -1,7 +1,9 @@
 """Data sets of the hub, read from local folders of the same form, and mixed calibrations."""
 
+import bz2
 import gzip
 import json
+import lzma
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -250,6 +252,58 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, message: 
     entry = write_jsonl(tmp_path, a=[{"text": "one"}])
     with (tmp_path / "own/a.jsonl").open("a") as file:
         file.write(f"\n{line}")
+
+    with pytest.raises(LaminaError, match=message):
+        read_hub(entry, tmp_path)
+
+
+def compress_zstd(content: bytes) -> bytes:
+    output = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(output, "zstd") as stream:
+        stream.write(content)
+    return output.getvalue().to_pybytes()
+
+
+COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": compress_zstd,
+}
+
+
+@pytest.mark.parametrize("compression", list(COMPRESS))
+def test_compressed_files_are_read_and_damaged_ones_named(tmp_path: Path, compression: str) -> None:
+    """Of a damaged file, the second half is missing."""
+    entry = write_jsonl(tmp_path, a=[{"text": f"{number} " * number} for number in range(1, 300)])
+    plain = tmp_path / "own/a.jsonl"
+    texts = read_hub(entry, tmp_path)
+    content = COMPRESS[compression](plain.read_bytes())
+    plain.unlink()
+    file = tmp_path / f"own/a.jsonl.{compression}"
+    file.write_bytes(content)
+
+    assert read_hub(entry, tmp_path) == texts
+
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(LaminaError, match=f"a.jsonl.{compression} cannot be read: .* Restore"):
+        read_hub(entry, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ("pretty_name: Foo: bar", "README.md.*`pretty_name: Foo: bar`: there is a colon where no"),
+        ("configs:\n- train.jsonl", '`configs` in its README.md holds "train.jsonl"'),
+        (
+            "configs:\n- config_name: default\n  data_files:\n  - split: train",
+            '`data_files` in its README.md holds {"split": "train"}',
+        ),
+    ],
+)
+def test_a_wrong_card_is_named(tmp_path: Path, card: str, message: str) -> None:
+    entry = write_jsonl(tmp_path, train=[{"text": "one"}])
+    (tmp_path / "own/README.md").write_text(f"---\n{card}\n---\n")
 
     with pytest.raises(LaminaError, match=message):
         read_hub(entry, tmp_path)

@@ -128,3 +128,10 @@ def test_a_wrong_pair_is_refused(tmp_path: Path, change: dict[str, Any], message
 def test_pairs_that_the_model_does_not_tell_apart_are_refused() -> None:
     with pytest.raises(LaminaError, match="tells none of the"):
         patching.diagnose(tiny.model(), make_pairs(), Patching(file="x", least=1e6), 60)
+
+
+def test_pairs_longer_than_the_context_are_refused() -> None:
+    """Rotary positions would go on beyond it without a word."""
+    model = tiny.model(max_position_embeddings=6)
+    with pytest.raises(LaminaError, match="diagnosis patching, file: 7 tokens are more than .* 6"):
+        patching.diagnose(model, make_pairs(), Patching(file="x"), 60)

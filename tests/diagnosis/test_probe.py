@@ -118,3 +118,11 @@ def test_a_wrong_line_of_labelled_texts_is_refused(
 
     with pytest.raises(LaminaError, match=message):
         files.read_labelled(file, "diagnoses.p.file", 3)
+
+
+def test_inputs_longer_than_the_context_are_refused() -> None:
+    """Rotary positions would go on beyond it without a word."""
+    model = tiny.model(max_position_embeddings=6)
+    samples = [(tiny.tokens(1, 7, seed=index)[0].tolist(), "ab"[index % 2]) for index in range(20)]
+    with pytest.raises(LaminaError, match="diagnosis probe, file: 7 tokens are more than .* 6"):
+        probe.diagnose(model, samples, Probe(file="x"), 200)

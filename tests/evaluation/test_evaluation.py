@@ -3,21 +3,20 @@
 import json
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, Qwen2MoeConfig, Qwen2MoeForCausalLM
 
-from lamina import paths
 from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
 from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
-from lamina.evaluation import assembly, efficiency, perplexity
+from lamina.evaluation import efficiency, perplexity
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together
 from lamina.models.boundary import Patch
@@ -25,7 +24,6 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.options.benchmarks import Efficiency, TextEntry
 from lamina.store import parquet
-from lamina.variant import Variant
 from tests import ROOT
 from tests.families import configurations
 from tests.given import tiny
@@ -381,48 +379,80 @@ def test_variants_of_the_same_structure_are_timed_once() -> None:
     assert latency["patched twice"] != latency["patched"]
 
 
-def write_plan(results: Path, selector: str, units: list[str], removed: int) -> Variant:
-    """A variant whose plan is in the results folder; without units, the plan was refused."""
-    variant = Variant("m", "c", selector, removed)
-    component = units[0].partition(".")[2] if units else ""
-    plan = {
-        "units": units,
-        "removed": removed,
-        "kind": component or "layer",
-        "refused": None if units else "at chance",
-    }
-    parquet.write_text(paths.plan(variant.key, removed, results), json.dumps(plan))
-    return variant
+def layers_of_two_sizes() -> Any:
+    """A model whose layer 1 is dense, and whose other layers have experts."""
+    config = Qwen2MoeConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        num_experts=8,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        mlp_only_layers=[1],
+    )
+    return Qwen2MoeForCausalLM(config).eval()
 
 
-def test_one_variant_is_timed_per_cost(tmp_path: Path) -> None:
-    """A repair adds one patch for each run of removed layers; numbers of runs by hand."""
-    base = Variant.base("m")
-    one_run = write_plan(tmp_path, "a", ["1", "2"], 2)
-    two_runs = write_plan(tmp_path, "b", ["1", "3"], 2)
-    another_run = write_plan(tmp_path, "d", ["2", "3"], 2)
-    refused = write_plan(tmp_path, "e", [], 2)
-    sublayers = write_plan(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
-    variants = [base]
-    for bare in (one_run, two_runs, another_run, refused, sublayers):
-        repaired = replace(bare, repair="ghost")
-        healed = replace(repaired, healing="lora")
-        variants += [bare, repaired, healed]
-    plan_files: dict[Variant, paths.VariantFiles] = {}
-    for variant in variants:
-        plan_file = paths.variant_files(variant, tmp_path).plan
-        plan_files[variant] = paths.VariantFiles(plan_file, None, None)
+def layers_of_two_types() -> Any:
+    """A model whose layer 1 has full attention, and whose other layers have a window."""
+    layer_types = ["sliding_attention"] * 4
+    layer_types[1] = "full_attention"
+    return tiny.model("gemma3_text", depth=4, layer_types=layer_types)
 
-    n_runs_by_variant = efficiency.one_per_cost(assembly.read_plans(plan_files))
 
-    assert n_runs_by_variant == {
-        base: 0,
-        one_run: 1,
-        sublayers: 2,
-        replace(one_run, repair="ghost"): 1,
-        replace(two_runs, repair="ghost"): 2,
-        replace(sublayers, repair="ghost"): 2,
-    }
+@pytest.mark.parametrize("make_model", [layers_of_two_sizes, layers_of_two_types])
+@pytest.mark.parametrize("component", ["", ".attention"])
+def test_layers_of_another_size_or_type_are_timed_for_themselves(
+    make_model: Callable[[], Any], component: str
+) -> None:
+    base = make_model()
+    variants = []
+    for layer in ("0", "1", "2", "3"):
+        plan = {"units": [layer + component]}
+        variants.append(({"removed": 1, "timed": layer}, materialise(base, plan)))
+    options = Efficiency(prompt=4, generate=2, repeats=2)
+
+    rows = efficiency.measure_efficiency(base, variants, options)
+
+    assert [row["timed"] for row in rows] == ["0", "1", "0", "0"]
+    n_base = sum(parameter.numel() for parameter in base.parameters())
+    for row, (_, variant) in zip(rows, variants, strict=True):
+        n_left = sum(parameter.numel() for parameter in variant.parameters())
+        assert row["parameters_ratio"] == pytest.approx(n_left / n_base)
+
+
+def test_one_generated_token_has_no_speed() -> None:
+    """Its time is that of the prompt; tokens per second count those after it."""
+    base = tiny.model()
+    options = Efficiency(prompt=4, generate=1, repeats=2)
+
+    [row] = efficiency.measure_efficiency(base, [({}, base)], options)
+
+    assert math.isnan(row["tokens_per_second_ratio"])
+    assert math.isnan(row["tokens_per_second_ratio_stderr"])
+    assert row["latency_ratio_stderr"] >= 0
+
+
+def test_one_cache_exists_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the peak of GPU memory counts the prompt twice."""
+    caches: WeakSet[Any] = WeakSet()
+    n_alive: list[int] = []
+    model = tiny.model()
+    forward = model.forward
+
+    def count_caches(**inputs: Any) -> Any:
+        output = forward(**inputs)
+        caches.add(output.past_key_values)
+        n_alive.append(len(caches))
+        return output
+
+    monkeypatch.setattr(model, "forward", count_caches)
+    efficiency.measure_efficiency(model, [({}, model)], Efficiency(prompt=4, generate=3, repeats=2))
+
+    assert set(n_alive) == {1}
 
 
 def published_perplexity(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from lamina.store import parquet
+from lamina.variant import Variant
 from lamina_workflow.report import database
 from lamina_workflow.report.paired_tests import compare_selectors
 
@@ -154,7 +155,7 @@ class PlausibleStudy:
         }
         self.add_benchmarks(base_key, accuracy_by_task, base_model, BASE_PERPLEXITY)
 
-        timed_shapes: set[tuple[int, str, int]] = set()
+        timings: dict[tuple[int, str, int], Row] = {}
         for calibration in self.calibrations:
             self.add_calibration(model, calibration)
             for selector in self.selectors:
@@ -165,7 +166,7 @@ class PlausibleStudy:
                         "selector": selector,
                         "removed": size,
                     }
-                    self.add_plan(plan_key, base_model, timed_shapes)
+                    self.add_plan(plan_key, base_model, timings)
 
         agreeing = [name for name in self.calibrations if name != self.refused_calibration]
         self.rows["agreements"] += agreement_rows(model, agreeing, self.n_layers)
@@ -291,7 +292,7 @@ class PlausibleStudy:
         self,
         plan_key: Row,
         base_model: BaseModelOnTasks,
-        timed_shapes: set[tuple[int, str, int]],
+        timings: dict[tuple[int, str, int], Row],
     ) -> None:
         """One plan, its steps, and the benchmarks of the variants that are made of it."""
         calibration = plan_key["calibration"]
@@ -319,9 +320,10 @@ class PlausibleStudy:
 
             n_runs = sum(layer_index - 1 not in removed_layers for layer_index in removed_layers)
             shape = (size, repair, n_runs)
-            if healing == "none" and shape not in timed_shapes:
-                timed_shapes.add(shape)
-                timing = {**variant_key, **self.efficiency(size, n_runs)}
+            if healing == "none":
+                if shape not in timings:
+                    timings[shape] = {**self.efficiency(size), "timed": str(Variant(**variant_key))}
+                timing = {**variant_key, **timings[shape]}
                 self.rows["efficiency"].append(timing)
                 self.rows["efficiency"].append(timing | self.other_load(timing))
             if repair == "ghost" and healing == "none":
@@ -466,12 +468,11 @@ class PlausibleStudy:
             }
             self.rows["benchmarks"].append({**variant_key, **score})
 
-    def efficiency(self, n_removed: int, n_runs: int) -> Row:
+    def efficiency(self, n_removed: int) -> Row:
         """The sizes and times of a variant and their ratios to the base model's."""
         weight_ratio = 1 - n_removed / (self.n_layers + 1)
         latency_ratio = weight_ratio * (1 + self.rng.normal(0, 0.01))
         return {
-            "runs": n_runs,
             "device": "cpu",
             "dtype": "float32",
             "main": True,

@@ -259,6 +259,18 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     assert rows == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
+def test_own_tasks_of_a_text_are_texts_and_no_task_that_also_has_a_perplexity(tmp_path):
+    """As lm-eval's lambada_openai, whose main metric is acc."""
+    benchmarks = []
+    for task, metric in (("novel", "perplexity"), ("lambada", "perplexity"), ("lambada", "acc")):
+        score = dict(task=task, metric=metric, higher_is_better=metric == "acc")
+        benchmarks.append(BASE_KEY | score)
+    text = dict(model="m", calibration="corpus", kind="text", source="corpus.txt")
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[text])
+
+    assert query_tables(files, "SELECT task FROM own_tasks") == [dict(task="novel")]
+
+
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
     base_nll = np.array([1.0, 2.0, 3.0])
     increase = np.array([0.1, 0.2, 0.3])
@@ -272,49 +284,54 @@ def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
     assert score["kept_stderr"] == pytest.approx(np.exp(-0.2) * increase.std(ddof=1) / 3**0.5)
 
 
-def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
-    """Layers 1 and 2 are one run, 1 and 3 are two, as 2 and 4; MLPs alone were never timed.
-
-    Of the variants with a patch, only those of the first two plans were timed.
-    """
-    units = {
-        "one run": (1, 2),
-        "two runs": (1, 3),
-        "also two runs": (2, 4),
-        "mlps": ("1.mlp", "2.mlp"),
-    }
+def test_a_variant_has_the_timing_of_its_own_model_without_the_healing(tmp_path):
+    """Layers of one model differ in size: plans of one layer do not cost the same."""
+    ratios = {"dense": 0.94, "expert": 0.69}
     plans = []
     benchmarks = []
-    for selector, plan_units in units.items():
-        plan = dict(model="m", calibration="c", selector=selector, removed=2)
-        for position, unit in enumerate(plan_units, start=1):
-            plans.append(plan | dict(unit=str(unit), position=position))
-        for repair in ("none", "ghost"):
-            for healing in ("none", "lora"):
-                key = variant_key("c", selector, 2, repair) | dict(healing=healing)
-                benchmarks.append(key | dict(task="t", metric="acc", higher_is_better=True))
-    efficiency = [
-        variant_key("c", "one run", 2) | dict(latency_ratio=0.8),
-        variant_key("c", "one run", 2, "ghost") | dict(latency_ratio=0.85),
-        variant_key("c", "two runs", 2, "ghost") | dict(latency_ratio=0.9),
-    ]
-    # Another prompt and batch, which the view does not take.
+    efficiency = []
+    for selector, ratio in ratios.items():
+        plans.append(dict(model="m", calibration="c", selector=selector, removed=1, unit="0"))
+        key = variant_key("c", selector, 1)
+        timed = f"m/c/{selector}/removed=1/none/none"
+        efficiency.append(key | dict(parameters_ratio=ratio, latency_ratio=ratio, timed=timed))
+        for healing in ("none", "lora"):
+            scored = key | dict(healing=healing, task="t", metric="acc", higher_is_better=True)
+            benchmarks.append(scored)
+    # Another prompt and batch, which the view does not take; and a variant that is only healed.
     efficiency += [row | dict(latency_ratio=0.1, main=False) for row in efficiency]
-    files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
+    efficiency.append(variant_key("c", "healed", 1) | dict(latency_ratio=0.8))
+    healed = variant_key("c", "healed", 1) | dict(healing="lora", task="t", metric="acc")
+    files = write_tables(
+        tmp_path, plans=plans, efficiency=efficiency, benchmarks=[*benchmarks, healed]
+    )
 
-    rows = query_tables(files, "SELECT selector, repair, latency_ratio FROM variants")
+    rows = query_tables(files, "SELECT selector, healing, latency_ratio, timed FROM variants")
 
-    assert len(rows) == len(benchmarks)
-    assert {(row["selector"], row["repair"]): row["latency_ratio"] for row in rows} == {
-        ("one run", "none"): 0.8,
-        ("one run", "ghost"): 0.85,
-        ("two runs", "none"): 0.8,
-        ("two runs", "ghost"): 0.9,
-        ("also two runs", "none"): 0.8,
-        ("also two runs", "ghost"): 0.9,
-        ("mlps", "none"): None,
-        ("mlps", "ghost"): None,
+    assert {(row["selector"], row["healing"]): row["latency_ratio"] for row in rows} == {
+        ("dense", "none"): 0.94,
+        ("dense", "lora"): 0.94,
+        ("expert", "none"): 0.69,
+        ("expert", "lora"): 0.69,
+        ("healed", "lora"): 0.8,
     }
+    assert all(row["timed"] == f"m/c/{row['selector']}/removed=1/none/none" for row in rows)
+
+
+def test_plans_that_share_a_timing_are_one_row_and_others_are_told_apart(tmp_path):
+    layer_by_selector = {"dense": "0", "expert": "1", "other expert": "2"}
+    plans = []
+    efficiency = []
+    for selector, layer in layer_by_selector.items():
+        plans.append(dict(model="m", calibration="c", selector=selector, removed=1, unit=layer))
+        timed = "dense" if selector == "dense" else "expert"
+        row = variant_key("c", selector, 1) | dict(timed=f"m/c/{timed}/removed=1/none/none")
+        efficiency.append(row)
+    files = write_tables(tmp_path, plans=plans, efficiency=efficiency)
+
+    rows = query_tables(files, "SELECT selector, n_alike FROM distinct_timings ORDER BY selector")
+
+    assert rows == [dict(selector="dense", n_alike=2), dict(selector="expert", n_alike=2)]
 
 
 @pytest.fixture(scope="module")

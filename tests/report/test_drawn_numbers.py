@@ -182,7 +182,9 @@ DRAWN_NUMBERS = {
         dissociations.SCALE,
     ),
     "efficiency": DrawnNumbers(
-        "SELECT latency_ratio FROM efficiency WHERE removed > 0 AND main", read_x
+        """SELECT any_value(latency_ratio) FROM efficiency WHERE removed > 0 AND main
+        GROUP BY model, timed""",
+        read_x,
     ),
     "efficiency_grid": DrawnNumbers(
         """SELECT DISTINCT least(1, greatest(-1, -log2(latency_ratio))) FROM efficiency

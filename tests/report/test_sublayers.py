@@ -1,5 +1,6 @@
 """Attentions and MLPs are counted once: in sizes, runs, costs and comparisons of variants."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina.evaluation.efficiency import describe_composition
 from lamina.models.surgery import find_runs
+from lamina.models.units import parse_unit
 from lamina_workflow.report import answers, formatting
 from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import connect_planted_tables, variant_key
@@ -118,39 +119,20 @@ def test_runs_of_removed_units_are_those_of_the_model(
         assert random_removals[selector]["runs"] == len(find_runs(units, N_LAYERS)), units
 
 
-def test_plans_have_one_composition_where_their_models_have(
+def test_plans_have_one_composition_where_as_many_layers_lack_the_same(
     random_units: dict[str, list[str]], random_removals: dict[str, dict[str, Any]]
 ) -> None:
-    for first, first_units in random_units.items():
-        for second, second_units in random_units.items():
-            same_model = describe_composition(first_units) == describe_composition(second_units)
-            first_composition = random_removals[first]["composition"]
-            second_composition = random_removals[second]["composition"]
-            assert (first_composition == second_composition) == same_model, (first, second)
-
-
-def test_an_untimed_plan_has_the_cost_of_its_own_composition_alone(tmp_path: Path) -> None:
-    plans = [
-        plan_rows("timed", 2, ["1.attention", "2.attention", "3.mlp"]),
-        plan_rows("alike", 2, ["7.mlp", "5.attention", "9.attention"]),
-        # Layer 1 is removed with its norms.
-        plan_rows("whole", 2, ["1.attention", "1.mlp", "4.attention"]),
-        plan_rows("more mlps", 2, ["1.attention", "2.mlp", "3.mlp"]),
-    ]
-    timing = variant_key("recall", "timed", 2) | {"parameters_ratio": 0.8, "latency_ratio": 0.7}
-    n_right = dict.fromkeys(["timed", "alike", "whole", "more mlps"], 30)
-    connection = write_plans(tmp_path, plans, n_right, efficiency=[timing])
-
-    rows = answers.query_rows(
-        connection, "SELECT selector, parameters_ratio FROM variants WHERE removed > 0"
-    )
-
-    assert {row["selector"]: row["parameters_ratio"] for row in rows} == {
-        "timed": 0.8,
-        "alike": 0.8,
-        "whole": None,
-        "more mlps": None,
-    }
+    """A layer that lacks attention and MLP also loses its norms; two layers keep theirs."""
+    composition_by_selector = {}
+    for selector, units in random_units.items():
+        lacking: dict[int, set[str]] = {}
+        for layer, component in map(parse_unit, units):
+            lacking.setdefault(layer, set()).add(component)
+        composition_by_selector[selector] = Counter(map(frozenset, lacking.values()))
+    for first, first_composition in composition_by_selector.items():
+        for second, second_composition in composition_by_selector.items():
+            is_one = random_removals[first]["composition"] == random_removals[second]["composition"]
+            assert is_one == (first_composition == second_composition), (first, second)
 
 
 def test_attentions_are_not_compared_with_as_many_layers(tmp_path: Path) -> None:

@@ -69,16 +69,16 @@ def test_the_page_of_tables_is_up_to_date() -> None:
 
 def test_a_file_without_a_new_column_need_not_be_measured_again(tmp_path: Path) -> None:
     old_rows = parquet.from_rows("efficiency", [{"model": "m", "removed": 1, "latency_ms": 2.5}])
-    new_row = {"model": "m", "removed": 2, "runs": 2, "latency_ms": 1.5}
-    parquet.write_table(tmp_path / "old", old_rows.drop_columns(["runs"]))
+    new_row = {"model": "m", "removed": 2, "repeats": 2, "latency_ms": 1.5}
+    parquet.write_table(tmp_path / "old", old_rows.drop_columns(["repeats"]))
     parquet.write_table(tmp_path / "new", parquet.from_rows("efficiency", [new_row]))
 
     table = parquet.gather_tables("efficiency", [tmp_path / "old", tmp_path / "new"])
 
     assert table.schema == parquet.schema_of("efficiency")
-    assert table.select(["removed", "runs", "latency_ms"]).to_pylist() == [
-        {"removed": 1, "runs": None, "latency_ms": 2.5},
-        {"removed": 2, "runs": 2, "latency_ms": 1.5},
+    assert table.select(["removed", "repeats", "latency_ms"]).to_pylist() == [
+        {"removed": 1, "repeats": None, "latency_ms": 2.5},
+        {"removed": 2, "repeats": 2, "latency_ms": 1.5},
     ]
 
 

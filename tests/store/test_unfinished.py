@@ -257,3 +257,21 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path) -> None:
     ]
     assert [(row["model"], row["value"]) for row in samples] == [("m", 1.5), ("other", 1.5)]
     assert not list(tmp_path.glob("*.unfinished*"))
+
+
+def test_a_pass_goes_on_although_an_earlier_one_is_not_run_again(tmp_path: Path) -> None:
+    """The variants of the first pass were scored before the kill, so only the second is asked for.
+
+    Both files are removed in the end, and no others, whatever characters their names have.
+    """
+    killed = measuring.Unfinished(tmp_path / "b[1].unfinished", "key")
+    killed.of_pass("first group of rows").save({}, {"n_done": 3})
+    killed.of_pass("other group of rows").save({}, {"n_done": 5})
+    (tmp_path / "b1.unfinished.other").touch()
+
+    continued = measuring.Unfinished(tmp_path / "b[1].unfinished", "key")
+    saved = continued.of_pass("other group of rows").load()
+    continued.remove()
+
+    assert saved == ({}, {"n_done": 5})
+    assert [file.name for file in tmp_path.iterdir()] == ["b1.unfinished.other"]

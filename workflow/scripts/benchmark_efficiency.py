@@ -1,6 +1,6 @@
-"""Measure size, speed and memory of one variant per cost among all variants of a model.
+"""Measure size, speed and memory of all variants of a model, in turn with the base model.
 
-Variants are timed in turn with the base model.
+Of variants that cost the same, the first is timed.
 """
 
 from typing import Any
@@ -16,12 +16,9 @@ from lamina_workflow.stages.benchmark import BenchmarkEfficiency
 def measure_variants(job: BenchmarkEfficiency) -> list[dict[str, Any]]:
     """Rows of table `efficiency`."""
     base = load_model(checksum.read_json(job.manifest), check=job.check)
-    files_by_variant = job.files_by_variant()
-    n_runs = efficiency.one_per_cost(assembly.read_plans(files_by_variant))
-    timed_files = {variant: files_by_variant[variant] for variant in n_runs}
     models = (
-        (variant.row() | {"runs": n_runs[variant], "timed": str(variant)}, model)
-        for variant, model in assembly.materialise_in_turn(base, timed_files)
+        (variant.row() | {"timed": str(variant)}, model)
+        for variant, model in assembly.materialise_in_turn(base, job.files_by_variant())
     )
     return efficiency.measure_efficiency(base, models, job.efficiency)
 

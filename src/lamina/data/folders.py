@@ -10,8 +10,10 @@ import csv
 import io
 import json
 import logging
+import lzma
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any, NamedTuple
 import fsspec  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from huggingface_hub import metadata_load
 
 from lamina.data.files import (
@@ -31,6 +34,7 @@ from lamina.data.files import (
     surrogate_fault,
 )
 from lamina.errors import LaminaError
+from lamina.store.yaml_errors import describe_yaml_error
 
 _SPLIT_WORDS = {
     "train": "train",
@@ -85,10 +89,7 @@ def find_files(folder: Path, name: str | None, split: str, where: str) -> list[P
 
     Raises LaminaError if there are none; the message says which splits exist.
     """
-    card = folder / "README.md"
-    configurations = None
-    if card.is_file():
-        configurations = (metadata_load(card) or {}).get("configs")
+    configurations = _read_configurations(folder / "README.md", where)
     if configurations:
         return _files_of_card(folder, configurations, name, split, where)
     if name is not None:
@@ -129,6 +130,30 @@ def read_rows(file: Path, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield from _json_rows(file, fields)
 
 
+def _read_configurations(card: Path, where: str) -> list[dict[str, Any]]:
+    """The configurations in the card of a data set; none without a card."""
+    if not card.is_file():
+        return []
+    try:
+        metadata = metadata_load(card) or {}
+    except yaml.MarkedYAMLError as error:
+        block = card.read_text(encoding="utf-8").splitlines()[1:]
+        fault = describe_yaml_error(error, block)
+        raise LaminaError(f"{where}: its README.md, after the first `---`, {fault}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise LaminaError(f"{where}: its README.md cannot be read: {error}.") from error
+    configurations = metadata.get("configs") or []
+    if not isinstance(configurations, list):
+        configurations = [configurations]
+    for configuration in configurations:
+        if not isinstance(configuration, dict):
+            raise LaminaError(
+                f"{where}: `configs` in its README.md holds {shorten_value(configuration)}. Write "
+                "one `- config_name: NAME` for each configuration, with `data_files:`."
+            )
+    return configurations
+
+
 def _files_of_card(
     folder: Path, configurations: list[dict[str, Any]], name: str | None, split: str, where: str
 ) -> list[Path]:
@@ -143,7 +168,7 @@ def _files_of_card(
         raise LaminaError(
             f"{where}: its README.md names no configuration '{name}'. Available: {sorted(by_name)}."
         )
-    patterns_by_split = _patterns_by_split(by_name[name].get("data_files") or [])
+    patterns_by_split = _patterns_by_split(by_name[name].get("data_files") or [], where)
     if split not in patterns_by_split:
         available = sorted(patterns_by_split)
         raise LaminaError(
@@ -169,13 +194,18 @@ def _default_configuration(by_name: dict[str, dict[str, Any]]) -> str | None:
     return next(iter(by_name)) if len(by_name) == 1 else None
 
 
-def _patterns_by_split(data_files: Any) -> dict[str, list[str]]:
+def _patterns_by_split(data_files: Any, where: str) -> dict[str, list[str]]:
     """The paths of each split, from any form that `data_files` of a card may have."""
     entries = data_files if isinstance(data_files, list) else [data_files]
     patterns_by_split: dict[str, list[str]] = {}
     for entry in entries:
         if not isinstance(entry, dict):
             entry = {"split": "train", "path": entry}
+        if not {"split", "path"} <= entry.keys():
+            raise LaminaError(
+                f"{where}: `data_files` in its README.md holds {shorten_value(entry)}. Write "
+                "`- split: NAME` with `path: FILE`."
+            )
         patterns = entry["path"] if isinstance(entry["path"], list) else [entry["path"]]
         patterns_by_split.setdefault(str(entry["split"]), []).extend(map(str, patterns))
     return patterns_by_split
@@ -348,12 +378,32 @@ def _parse(text: str, location: str) -> Any:
 
 def _lines(file: Path) -> Iterator[str]:
     """The lines of a text file, which may be compressed, with their line ends."""
-    with fsspec.open(str(file), "rb", compression="infer") as opened:
-        chunk = opened.read(LONGEST_MARK)
-        # UTF-16 is decoded before it is split into lines.
-        chunk += opened.readline() if encoding_of(chunk).startswith("utf-8") else opened.read()
-        line_number = 1
-        while chunk:
-            yield from io.StringIO(decode_text(chunk, str(file), line_number), newline="")
-            line_number += chunk.count(b"\n")
-            chunk = opened.readline()
+    line_number = 1
+    for chunk in _chunks(file):
+        yield from io.StringIO(decode_text(chunk, str(file), line_number), newline="")
+        line_number += chunk.count(b"\n")
+
+
+def _chunks(file: Path) -> Iterator[bytes]:
+    """The bytes of a text file line by line; in one piece if it is UTF-16.
+
+    UTF-16 is decoded before it is split into lines.
+    """
+    try:
+        with _open_bytes(file) as opened:
+            chunk = opened.read(LONGEST_MARK)
+            chunk += opened.readline() if encoding_of(chunk).startswith("utf-8") else opened.read()
+            while chunk:
+                yield chunk
+                chunk = opened.readline()
+    except (EOFError, OSError, lzma.LZMAError, zlib.error) as error:
+        raise LaminaError(
+            f"{file} cannot be read: {error}. Restore the file: it is damaged, or its name promises "
+            "another compression."
+        ) from error
+
+
+def _open_bytes(file: Path) -> Any:
+    if file.suffix.lower() == ".zst":  # fsspec reads these only with another package
+        return io.BufferedReader(pa.input_stream(str(file), compression="zstd"))
+    return fsspec.open(str(file), "rb", compression="infer")

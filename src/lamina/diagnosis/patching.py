@@ -116,12 +116,16 @@ def diagnose(
 
     The control is the recovery with the clean stream of another pair of the same length.
 
-    Raises LaminaError if no pair is usable.
+    Raises LaminaError if no pair is usable, or if one is longer than the model's context.
     """
     import numpy as np
 
+    from lamina.models.checkpoint import check_fits, stated_context
     from lamina.relevance.statistics import bootstrap_ratios
 
+    longest = max(len(pair.clean) for pair in samples)
+    model_context = stated_context(model.config.to_dict())
+    check_fits("diagnosis patching, file", longest, model_context, str(model.config.name_or_path))
     patching_shares = measure_shares(model, samples, token_budget)
     is_usable = patching_shares.logit_gap >= options.least
     if not is_usable.any():

@@ -77,13 +77,19 @@ def diagnose(
     `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths
         of the way from the share of the most frequent label to the best boundary; null if there is
         none. Layer null.
+
+    Raises LaminaError if an input is longer than the model's context.
     """
     import numpy as np
 
     from lamina.engine import taps
+    from lamina.models.checkpoint import check_fits, stated_context
     from lamina.models.structure import layers_of
 
     sequences = [token_ids for token_ids, _ in samples]
+    longest = max(len(token_ids) for token_ids in sequences)
+    model_context = stated_context(model.config.to_dict())
+    check_fits("diagnosis probe, file", longest, model_context, str(model.config.name_or_path))
     labels = np.array([label for _, label in samples])
     (document_indices,) = index_documents([sequences])
     shuffled_labels = _shuffle_labels(labels, document_indices, options.seed)

@@ -10,10 +10,10 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from inspect import signature
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -22,10 +22,8 @@ from lamina.models.boundary import weights_and_patches
 from lamina.models.checkpoint import check_generation, stated_context
 from lamina.models.sizes import count_cached_numbers, limit_cached_tokens
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import NoAttention, find_runs
-from lamina.models.units import parse_unit
+from lamina.models.surgery import NoAttention
 from lamina.options.benchmarks import Efficiency, Load
-from lamina.variant import Variant
 
 PREFILLS = 3
 """Passes over the prompt in a repeat. The fastest counts.
@@ -55,49 +53,6 @@ class Repeat(NamedTuple):
     variant: Timing
 
 
-def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost, without its healing, and its number of removed runs.
-
-    The cost depends on how many layers lack which sub-layers, on the repair, and on the number of
-    runs, because a repair may work once in each run. It does not depend on which layers are
-    removed, nor on a healing, which is merged. Only the models show whether different repairs cost
-    the same (`measure_efficiency`).
-
-    plans: The plan of each variant; None for the base model. A plan without units was refused.
-    """
-    n_runs_by_variant: dict[Variant, int] = {}
-    seen_costs: set[tuple[Any, ...]] = set()
-    for variant, plan in plans.items():
-        units = plan["units"] if plan else []
-        if plan and not units:
-            continue
-        n_runs = _count_runs(units)
-        n_repairs = None if variant.repair == "none" else n_runs
-        cost = (describe_composition(units), variant.repair, n_repairs)
-        if cost not in seen_costs:
-            seen_costs.add(cost)
-            n_runs_by_variant[replace(variant, healing="none")] = n_runs
-    return n_runs_by_variant
-
-
-def _count_runs(units: Sequence[str]) -> int:
-    layer_indices = [parse_unit(unit)[0] for unit in units]
-    return len(find_runs(units, 1 + max(layer_indices, default=0)))
-
-
-def describe_composition(units: Iterable[str]) -> frozenset[tuple[frozenset[str], int]]:
-    """How many layers lack which sub-layers, as in column `composition` of view `removal_order`.
-
-    A layer that lacks attention and MLP also loses its norms. Two layers that lack one of them each
-    keep their norms.
-    """
-    components_by_layer: dict[int, set[str]] = {}
-    for layer_index, component in map(parse_unit, units):
-        components_by_layer.setdefault(layer_index, set()).add(component)
-    counts = Counter(frozenset(components) for components in components_by_layer.values())
-    return frozenset(counts.items())
-
-
 def measure_efficiency(
     base: PreTrainedModel,
     variants: Iterable[tuple[dict[str, Any], PreTrainedModel]],
@@ -106,9 +61,9 @@ def measure_efficiency(
     """Rows of table `efficiency`, one per variant and load, each taken in turn with the base.
 
     A run takes `batch` sequences of `prompt` random tokens, and generates `generate` more tokens
-    greedily; there are `repeats` pairs of such runs. A variant whose weights have the same shapes
-    as an earlier variant's reuses its measurements, and column `timed` says so. Column `main` marks
-    the rows of the first load.
+    greedily; there are `repeats` pairs of such runs. A variant whose layers have the same shapes
+    and types as an earlier variant's reuses its measurements, and column `timed` says so. Column
+    `main` marks the rows of the first load.
 
     variants: Keys of a row, and the variant. It may be a generator, so that only one variant exists
         at a time. The base itself may be among them; its ratios then measure the noise.
@@ -127,8 +82,7 @@ def measure_efficiency(
     rows: list[dict[str, Any]] = []
     measured_by_cost: dict[Any, list[dict[str, Any]]] = {}
     for keys, variant in variants:
-        shapes = Counter(tensor.shape for tensor in weights_and_patches(variant))
-        cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
+        cost = describe_cost(variant)
         if cost not in measured_by_cost:
             measured_by_cost[cost] = []
             for load, prompt in prompts.items():
@@ -146,6 +100,26 @@ def measure_efficiency(
                 )
         rows += [{**keys, **measured} for measured in measured_by_cost[cost]]
     return rows
+
+
+def describe_cost(model: PreTrainedModel) -> tuple[Any, ...]:
+    """What the cost of a variant depends on; equal for variants that cost the same.
+
+    The order of layers does not count. The type of a layer does: full and sliding attention have
+    the same shapes.
+    """
+    layers = layers_of(model)
+    layer_types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
+    counted_layers = Counter(
+        (layer_type, _count_shapes(layer.parameters()))
+        for layer_type, layer in zip(layer_types, layers, strict=True)
+    )
+    shapes = _count_shapes(weights_and_patches(model))
+    return shapes, frozenset(counted_layers.items()), kv_bytes_per_token(model)
+
+
+def _count_shapes(tensors: Iterable[torch.Tensor]) -> frozenset[tuple[torch.Size, int]]:
+    return frozenset(Counter(tensor.shape for tensor in tensors).items())
 
 
 def _draw_prompt(model: PreTrainedModel, load: Load) -> torch.Tensor:
@@ -239,7 +213,9 @@ def _time(model: Any, prompt: torch.Tensor, n_generated: int) -> Timing:
         options["logits_to_keep"] = 1
 
     prefill = math.inf
+    output: Any = None
     for _ in range(PREFILLS):
+        output = None  # frees the cache of the pass before, or the peak has two
         start = _now(is_on_gpu)
         output = model(input_ids=prompt, use_cache=True, **options)
         token_ids = output.logits[:, -1:].argmax(-1)
@@ -314,6 +290,6 @@ def _peak_bytes(model_sizes: Mapping[str, int], timings: Sequence[Timing]) -> in
 
 def _mean_ratio(ratios: Sequence[float]) -> tuple[float, float]:
     """Geometric mean of ratios and its standard error: mean × error of the mean logarithm."""
-    logarithms = [math.log(ratio) for ratio in ratios]
-    mean = math.exp(statistics.fmean(logarithms))
-    return mean, mean * statistics.stdev(logarithms) / len(logarithms) ** 0.5
+    logarithms = np.log(ratios)
+    mean = float(np.exp(logarithms.mean()))
+    return mean, mean * float(logarithms.std(ddof=1)) / len(logarithms) ** 0.5

@@ -3,6 +3,7 @@
 Results are kept in files until the tables are written, so that a killed job can continue.
 """
 
+import glob
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ class Unfinished:
         self._file = str(file)
         self._key = digest_settings({"job": key})
         self._progress = Progress(self._file, self._key)
-        self._passes: list[Progress] = []
         self.scored: dict[str, tuple[Rows, Rows]] = {}
         saved = self._progress.load()
         if saved is not None:
@@ -50,15 +50,13 @@ class Unfinished:
     def of_pass(self, rows_hash: str) -> Progress:
         """The file that keeps a pass over the rows with this hash."""
         key = digest_settings({"pass": self._key, "rows": rows_hash})
-        progress = Progress(f"{self._file}.{len(self._passes)}", key)
-        self._passes.append(progress)
-        return progress
+        return Progress(f"{self._file}.{rows_hash[:16]}", key)
 
     def remove(self) -> None:
         """Remove all files, once the tables are written."""
         self._progress.remove()
-        for progress in self._passes:
-            progress.remove()
+        for file in Path(self._file).parent.glob(f"{glob.escape(Path(self._file).name)}.*"):
+            file.unlink()
 
 
 def measure_variants(

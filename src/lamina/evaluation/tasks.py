@@ -73,8 +73,6 @@ class VariantLM(EncodingLM):
         )
         self._base = model
         self._encoded_requests: dict[int, Encoded] = {}  # by the identity of the request
-        self._encoded_lists: dict[int, list[Encoded]] = {}  # by the hash of these identities
-        self._counted_lists: set[int] = set()  # lists of requests for written answers
         # Documents, by task and index, whose prompt is longer than the context.
         self.cut: set[tuple[str, int]] = set()
         self.use(model, name)
@@ -94,16 +92,13 @@ class VariantLM(EncodingLM):
     def loglikelihood(
         self, requests: list[Instance], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
-        """As HFLM, but a list of requests is encoded only once."""
-        key = _hash_identities(requests)
-        if key not in self._encoded_lists:
-            encoded = self.encoded_once(requests)
-            lengths = [len(context) + len(continuation) for _, context, continuation in encoded]
-            self._note_cut(requests, [length - 1 for length in lengths])
-            vocabulary = self.config.get_text_config(decoder=True).vocab_size
-            self.batch_size_per_gpu = count_lines(max(lengths), vocabulary)
-            self._encoded_lists[key] = encoded
-        return self._loglikelihood_tokens(self._encoded_lists[key], disable_tqdm=True)
+        """As HFLM, but a request is encoded only once."""
+        encoded = self.encoded_once(requests)
+        lengths = [len(context) + len(continuation) for _, context, continuation in encoded]
+        self._note_cut(requests, [length - 1 for length in lengths])
+        vocabulary = self.config.get_text_config(decoder=True).vocab_size
+        self.batch_size_per_gpu = count_lines(max(lengths), vocabulary)
+        return self._loglikelihood_tokens(encoded, disable_tqdm=True)
 
     def encoded_once(self, requests: list[Instance]) -> list[Encoded]:
         """As `encoded`, but a request that was encoded before is not encoded again."""
@@ -146,15 +141,12 @@ class VariantLM(EncodingLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """As HFLM, without the progress bar."""
-        key = _hash_identities(requests)
-        if key not in self._counted_lists:
-            self._counted_lists.add(key)
-            lengths: list[int] = []
-            for request in requests:
-                question, settings = cast(tuple[str, dict[str, Any]], request.args)
-                n_answer_tokens = self.answer_length(settings)
-                lengths.append(len(self.tok_encode(question)) + n_answer_tokens)
-            self._note_cut(requests, lengths)
+        lengths: list[int] = []
+        for request in requests:
+            question, settings = cast(tuple[str, dict[str, Any]], request.args)
+            n_answer_tokens = self.answer_length(settings)
+            lengths.append(len(self.tok_encode(question)) + n_answer_tokens)
+        self._note_cut(requests, lengths)
         stock = partial(super().generate_until, requests, disable_tqdm=True)
         return cast(list[str], self._run_in_fitting_batches(stock))
 
@@ -190,11 +182,6 @@ class VariantLM(EncodingLM):
         kwargs.setdefault("logits_processor", LogitsProcessorList([_NaNRefusal(self.name)]))
         with likeliest_tokens(self._model):
             return super()._model_generate(*args, **kwargs)
-
-
-def _hash_identities(requests: Sequence[Instance]) -> int:
-    """A hash of a list of requests, the same as long as these are the same objects."""
-    return hash(tuple(id(request) for request in requests))
 
 
 @contextmanager

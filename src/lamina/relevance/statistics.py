@@ -205,7 +205,7 @@ def interval_rows(draws: np.ndarray, n_documents: int, n_samples: int) -> list[E
 
     draws: (1 + draws, measures); the first row is the estimate.
     """
-    ci_low, ci_high = percentile_interval(draws[1:])
+    ci_low, ci_high = percentile_interval(draws[1:], n_documents)
     has_interval = n_documents > 1
     estimate_rows: list[EstimateRow] = []
     for measure, value in enumerate(draws[0]):

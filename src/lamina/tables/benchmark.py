@@ -88,24 +88,18 @@ BENCHMARK_SAMPLES = Table(
 
 EFFICIENCY = Table(
     grain=(
-        "One row per cost of a variant, prompt and batch: size, speed and memory, with ratios to "
-        "the base model, timed alternately with it. Variants of equal cost (same composition, "
-        "see removal_order; same repair; same number of runs) share one row, without a healing, "
-        "since it is merged into the weights; the view variants assigns it to all of them. "
-        "Repairs whose models differ only in the values of their weights share one timing. The "
-        "view main_timings has the first prompt and batch."
+        "One row per variant, prompt and batch: size, speed and memory, with ratios to the base "
+        "model, timed alternately with it. Variants have no healing here, since it is merged into "
+        "the weights. Variants whose models differ only in the values of their weights and in the "
+        "order of their layers share one timing. The view main_timings has the first prompt and "
+        "batch."
     ),
     columns={
         **VARIANT_KEYS,
-        "runs": Column(
-            "int64",
-            "Number of contiguous runs of removed units. A patch adds one matrix product per "
-            "run. Null in tables of earlier versions.",
-        ),
         "timed": Column(
             "string",
-            "Variant that was timed: that of the row, or one whose model has the same shapes. "
-            "Null in tables of earlier versions.",
+            "Variant that was timed: that of the row, or one whose layers have the same shapes and "
+            "types. Null in tables of earlier versions.",
         ),
         "main": Column(
             "bool",

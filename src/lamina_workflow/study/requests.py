@@ -245,10 +245,9 @@ def list_diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that may differ in cost; empty if no efficiency is measured.
 
-    They are all variants without healings, because these are merged into the weights. The cost
-    depends on the kind of unit, the number of removed units, the repair, and the number of *runs*
-    of removed layers, because each run has one patch. Only the plans show the runs. So the job
-    receives every variant, reads the plans and measures the first of each kind.
+    They are all variants without healings, because these are merged into the weights. Only their
+    models show which ones cost the same: the job builds every variant, and times the first of each
+    cost.
     """
     if config.benchmarks.efficiency is None:
         return []

@@ -114,23 +114,25 @@ def format_runs(count: int) -> str:
 
 
 def name_variant(row: dict[str, Any]) -> str:
-    """A timed variant's size and repair, and its units if they are not whole layers."""
+    """A timed variant's size and repair, and what else distinguishes it from others."""
     name = f"{describe_size(row['removed'])}, {style.format_repair(row['repair'], row['healing'])}"
-    return name if row["component"] in (None, "layer") else f"{name}: {row['composition']}"
+    if row["component"] not in (None, "layer"):
+        name += f": {row['composition']}"
+    if row["n_alike"] > 1:
+        name += f" ({row['calibration']}/{row['selector']})"
+    return name
 
 
 def write_caption(rows: style.Rows) -> str:
     first = rows[0]
-    # Variants that build the model in the same way share a timing. Other rows count one each.
-    timings = {row["timed"] or index for index, row in enumerate(rows)}
+    timings = {row["timed"] for row in rows}
     sample_counts = style.format_counts(row["repeats"] for row in rows)
     return (
-        "The cost depends on the number and kind of removed units, on the patch, and on the number "
-        "of runs of removed units where it is applied, but not on which layers these are. Healing "
-        "is merged into the weights. So one variant of each kind was timed, in turn with the base "
-        f"model ({len(timings):,} variants, {sample_counts} repetitions each); repairs that build "
-        "the same model share a timing. Points: geometric means over repetitions with 95 % "
-        "intervals (Student's t of the logarithms). A point is left out where the upper end of its "
+        "The cost depends on the shapes and types of the layers that are left, and on the patches. "
+        "Healing is merged into the weights. So of variants that cost the same one was timed, in "
+        f"turn with the base model ({len(timings):,} variants, {sample_counts} repetitions each). "
+        "Points: geometric means over repetitions with 95 % intervals (Student's t of the "
+        "logarithms). A point is left out where the upper end of its "
         f"interval is more than {NOISY} times the lower end. Latency is that of the prompt alone "
         f"({first['prompt']} tokens); {first['generate']} tokens are generated after it. Batch "
         f"size {first['batch']}, {first['dtype']} on {first['device']}. The CSV file also has "
