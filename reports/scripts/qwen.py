@@ -20,7 +20,8 @@ PAGE = Path("reports/qwen.md")
 MODEL = "qwen-0.5b"
 # In the order in which they run; `draws` is the first one with a second draw of its questions.
 STUDIES = [f"config/{MODEL}.yaml", "config/qwen-repairs.yaml", "config/qwen-written.yaml",
-           "config/qwen-own-answers.yaml", "config/qwen-papers.yaml", f"results/{MODEL}-draws.yaml"]  # fmt: skip
+           "config/qwen-own-answers.yaml", "config/qwen-papers.yaml", f"results/{MODEL}-draws.yaml",
+           "config/qwen-repaired.yaml"]  # fmt: skip
 
 # Points of accuracy that each way loses against the member that is best in hindsight, in cases of a
 # task, a draw and a size; and against the portfolio, over documents.
@@ -59,6 +60,7 @@ SELECT selector AS way, count(*) AS cases, round(avg(best.value - c.value), 1) A
 FROM cases AS c JOIN best USING (calibration, removed) JOIN paired USING (selector)
 GROUP BY selector ORDER BY 3
 """
+ADVICE_WITH_REPAIR = ADVICE.replace("repair = 'none'", "repair = 'ghost'")
 # Accuracy over tasks behind each plan, against the plan without a repair, over documents.
 REPAIRS = """
 WITH documents AS (
@@ -130,6 +132,7 @@ ORDER BY metric, calibration
 TABLES = {
     "advice": (ADVICE, MODEL),
     "advice with two draws": (ADVICE, f"{MODEL}-draws"),
+    "advice with a repair in place": (ADVICE_WITH_REPAIR, "qwen-repaired"),
     "advice of the 1.5B": (ADVICE, "qwen-1.5b"),
     "repairs": (REPAIRS, "qwen-repairs"),
     "written": (WRITTEN, "qwen-written"),
