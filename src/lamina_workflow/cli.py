@@ -94,8 +94,9 @@ def prune(
         typer.Option(help="General text that the model must still predict well, .txt or .jsonl."),
     ] = None,
     remove: Annotated[
-        str, typer.Option(help="Share of layers to remove, or their number.")
-    ] = "25%",
+        str | None,
+        typer.Option(help="Share of layers to remove, or their number; by default 25%."),
+    ] = None,
     fit: Annotated[
         str | None, typer.Option(help="Maximum memory of weights and KV cache, such as 6GB.")
     ] = None,

@@ -34,6 +34,7 @@ TEST_SHARE = 0.4
 """Share of the questions that test. Of 100 questions, 40 can show a loss of 20 points, and 60 are
 left to choose."""
 TEXT_TEST_SHARE = 0.2
+DEFAULT_REMOVED = "25%"
 LEAST_QUESTIONS = 20
 ENOUGH_QUESTIONS = math.ceil(FEWEST_QUESTIONS / min(TEST_SHARE, 1 - TEST_SHARE))
 LEAST_DOCUMENTS = 20
@@ -73,7 +74,8 @@ class PruneRequest:
     questions: Path | None = None
     task: str | None = None
     text: Path | None = None
-    remove: str = "25%"
+    remove: str | None = None
+    """By default `DEFAULT_REMOVED`, unless `fit` or `faster` is given."""
     fit: str | None = None
     faster: str | None = None
     keep: str = "95%"
@@ -288,8 +290,10 @@ def _check_request(request: PruneRequest) -> None:
             f"there is no {request.source}. Give a folder with config.json, a .gguf file, or an id "
             "of the hub."
         )
-    if request.fit is not None and request.faster is not None:
-        raise LaminaError("--fit and --faster: give only one of them.")
+    sizes = {"--remove": request.remove, "--fit": request.fit, "--faster": request.faster}
+    given = [option for option, size in sizes.items() if size is not None]
+    if len(given) > 1:
+        raise LaminaError(f"{' and '.join(given)}: give only one of them.")
 
 
 def _describe_removal(request: PruneRequest) -> list[str]:
@@ -353,10 +357,11 @@ def _sizes(request: PruneRequest) -> list[Any]:
     if request.faster is not None:
         share = _read_percentage(request.faster, "--faster")
         return [{"latency": f"{100 - share:g}%"}]
-    if request.remove.isdecimal():
-        n_layers = int(request.remove)
+    removed = request.remove or DEFAULT_REMOVED
+    if removed.isdecimal():
+        n_layers = int(removed)
         return sorted({max(1, n_layers // 2), n_layers})
-    share = _read_percentage(request.remove, "--remove")
+    share = _read_percentage(removed, "--remove")
     return [f"{share / 2:g}%", f"{share:g}%"]
 
 

@@ -233,6 +233,7 @@ def test_half_of_a_share_is_tried_too() -> None:
         ({"questions": None, "text": None}, "Give --questions FILE, --task NAME or --text FILE"),
         ({"task": "arc_easy"}, "--questions and --task: give only one"),
         ({"fit": "6GB", "faster": "20%"}, "--fit and --faster: give only one"),
+        ({"fit": "6GB", "remove": "25%"}, "--remove and --fit: give only one"),
         ({"remove": "a third"}, "--remove a third: write a share.*such as 25%"),
         ({"faster": "120%"}, "--faster 120%: write a share"),
         ({"questions": Path("few.jsonl")}, "few.jsonl has 3 questions, too few"),

@@ -143,7 +143,7 @@ def test_the_library_of_another_folder_is_refused(undisturbed: Project, finished
     assert run.returncode != 0
     assert "Traceback" not in run.stderr
     assert str(finished.folder) in run.stderr
-    assert other_library in run.stderr
+    assert f"the library that Python found is that of {undisturbed.folder}: " in run.stderr
     assert "`export PYTHONPATH=" in run.stderr
     assert "`rm -r .venv`" in run.stderr
 
