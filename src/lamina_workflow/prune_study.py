@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from lamina.data.documents import read_documents
 from lamina.data.files import read_questions
-from lamina.data.overlap import Document, document_hash, find_shared_pairs, hash_word_runs
 from lamina.errors import LaminaError
 from lamina.options.models import Model
 from lamina.options.selectors import share_of_layers
@@ -423,9 +419,19 @@ def _split(
 
     Raises LaminaError if too many are near duplicates of each other to leave any for the rest.
     """
+    from lamina.data import overlap  # imports scipy
+
     records_by_text = {json.dumps(record, ensure_ascii=False): record for record in records}
     different = list(records_by_text.values())
-    groups = _group_near_duplicates(different)
+    documents: list[overlap.Document] = []
+    for record in different:
+        parts = (record.get("text") or record["query"], record.get("choices", ()))
+        documents.append((overlap.document_hash(*parts), overlap.hash_word_runs(*parts)))
+    records_by_group: dict[int, list[dict[str, Any]]] = {}
+    for record, group in zip(different, overlap.group_near_duplicates(documents), strict=True):
+        records_by_group.setdefault(group, []).append(record)
+
+    groups = list(records_by_group.values())
     random.Random(seed).shuffle(groups)
     n_test = round(len(different) * test_share)
     test: list[dict[str, Any]] = []
@@ -435,33 +441,9 @@ def _split(
     if not rest:
         raise LaminaError(
             "--questions, --text: nearly all documents of a file share half of their text with one "
-            "another, so none that test are new. Give documents that differ."
+            "another, so none can test what the others choose. Give documents that differ."
         )
     return test, rest
-
-
-def _group_near_duplicates(records: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """The records, in groups of those that share half of their text, directly or through others."""
-    documents: list[Document] = []
-    for record in records:
-        parts = (record.get("text") or record["query"], record.get("choices", ()))
-        documents.append((document_hash(*parts), hash_word_runs(*parts)))
-    pairs = find_shared_pairs(documents, documents)
-    first = pairs.first[pairs.are_near].tolist()
-    second = pairs.second[pairs.are_near].tolist()
-
-    # The same words in another order, or too few words for a run, have one hash.
-    first_with_hash: dict[str, int] = {}
-    for index, (document, _) in enumerate(documents):
-        first.append(first_with_hash.setdefault(document, index))
-        second.append(index)
-    n_records = len(records)
-    are_near = coo_array((np.ones(len(first)), (first, second)), (n_records, n_records))
-    _, group_by_index = connected_components(are_near, directed=False)
-    groups: dict[int, list[dict[str, Any]]] = {}
-    for record, group in zip(records, group_by_index.tolist(), strict=True):
-        groups.setdefault(group, []).append(record)
-    return list(groups.values())
 
 
 def _write_files(folder: Path, file_name: str, prepared: PreparedStudy) -> None:

@@ -113,7 +113,7 @@ def test_questions_that_are_all_alike_are_refused(workplace: Path) -> None:
     ]
     write_lines(workplace / "questions.jsonl", [*records, *records])
 
-    with pytest.raises(LaminaError, match="none that test are new"):
+    with pytest.raises(LaminaError, match="none can test what the others choose"):
         write_study(request())
 
 

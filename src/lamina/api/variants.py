@@ -46,7 +46,7 @@ class PrunedModel:
     repairs: Mapping[str, Repair] = field(default_factory=dict)
     """The repairs with which the plan was chosen, by name."""
     chosen_repair: str | None = None
-    """The repair that was chosen together with the plan, or was in place; may be `none`."""
+    """The repair that was chosen with the plan, or that was in place; may be `none`."""
     patches: Mapping[Boundary, Fitted] | None = None
     """The fitted repair."""
     patch_table: pa.Table | None = None
@@ -76,8 +76,8 @@ class PrunedModel:
         curve = parquet.read_table(paths.training(str(self.adapter)))
         if not curve.equals(self.training_table):
             raise LaminaError(
-                f"{self.adapter} holds another healing by now than that of {self.variant}. Give "
-                "lamina.heal a folder for each."
+                f"{self.adapter} no longer holds the healing of {self.variant}: another one was "
+                "written there. Give lamina.heal a folder for each."
             )
         return Parts(asdict(self.plan), self.patches, str(self.adapter))
 
@@ -119,8 +119,8 @@ def repair(
         name: What tables and exports call the repair; by default its `method`.
         seed: Draws the samples that only measure how well the repair fits.
         **options: Keys of `repairs` in a configuration, such as `method="ghost"` and
-            `data={"own": 1, "general": 0.1}`. Without any, the repair that `lamina.select` chose
-            together with the plan, or with, is fitted; that may be none.
+            `data={"own": 1, "general": 0.1}`. Without any, the repair is fitted that
+            `lamina.select` chose with the plan, or that was in place; that may be none.
 
     Returns:
         The repaired model; `pruned` itself is not changed.

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
+from scipy.sparse.csgraph import connected_components
 
 from lamina.errors import LaminaError
 from lamina.store import parquet
@@ -211,6 +212,23 @@ def find_shared_pairs(
     first, second = n_shared.coords
     n_runs_of_shorter = np.minimum(first_table.sum(axis=1)[first], second_table.sum(axis=1)[second])
     return DocumentPairs(first, second, n_shared.data >= NEAR_SHARE * n_runs_of_shorter)
+
+
+def group_near_duplicates(documents: Sequence[Document]) -> list[int]:
+    """The group of each document: equal ones and near duplicates, directly or through others."""
+    pairs = find_shared_pairs(documents, documents)
+    first = pairs.first[pairs.are_near].tolist()
+    second = pairs.second[pairs.are_near].tolist()
+
+    # Equal documents may have too few words for a run.
+    index_by_hash: dict[str, int] = {}
+    for index, (document, _) in enumerate(documents):
+        first.append(index_by_hash.setdefault(document, index))
+        second.append(index)
+    n_documents = len(documents)
+    are_near = coo_array((np.ones(len(first)), (first, second)), (n_documents, n_documents))
+    _, group_by_document = connected_components(are_near, directed=False)
+    return [int(group) for group in group_by_document]
 
 
 def _tabulate_runs(documents: Sequence[Document]) -> csr_array:

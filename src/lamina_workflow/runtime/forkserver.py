@@ -54,6 +54,7 @@ def start_server() -> None:
         try:
             listener.bind(address)
         except OSError:  # a path of more than 107 bytes, or a file system without sockets
+            Path(folder).rmdir()
             return
         os.environ[ADDRESS] = address
         stdin, _held_open = os.pipe()

@@ -240,7 +240,7 @@ def set_integer_ticks(axes: Axes, axis: str = "x") -> None:
 def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
     """Label and scale of a benchmark metric.
 
-    Scores that lie in it, such as accuracies, have the axis 0 to 1; perplexities far apart are on a
+    The axis of scores such as accuracies goes from 0 to 1; perplexities far apart are on a
     logarithmic scale.
     """
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
@@ -248,7 +248,7 @@ def set_metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
         if max(values) > 10 * min(values):
             axes.set_yscale("log")
             axes.set_ylim(bottom=1)
-    elif min(values) >= 0 and max(values) <= 1:
+    elif all(0 <= value <= 1 for value in values):
         axes.set_ylim(0, 1.02)
 
 
