@@ -149,37 +149,37 @@ def test_the_library_of_another_folder_is_refused(undisturbed: Project, finished
 
 
 def swap_choices(path: Path) -> None:
-    """Reverse the choices of every question."""
+    """Reverse the choices of every question, and hide it: the file keeps its time."""
+    time_before = path.stat().st_mtime_ns
     lines = []
     for line in path.read_text().splitlines():
         question = json.loads(line)
         question["choices"].reverse()
         lines.append(json.dumps(question) + "\n")
     path.write_text("".join(lines))
+    set_time(path, time_before)
 
 
 @dataclass(frozen=True)
 class EditWhileRunning:
-    """A target that is made again, a file that is edited once its job runs, and the message."""
+    """A target that is made again, a file that is edited while a calibration is prepared, and the message."""
 
     target: str
-    rule: str
     file: str
     edit: Callable[[Path], None]
     message: str
 
 
+CALIBRATION = "results/calibrations/reference/own.parquet"
 EDITS_WHILE_RUNNING = {
     "questions": EditWhileRunning(
-        target="results/calibrations/reference/own.parquet",
-        rule="prepare_calibration",
+        target=CALIBRATION,
         file="data/own.jsonl",
         edit=swap_choices,
         message="changed after the run began",
     ),
     "weights": EditWhileRunning(
         target="results/sweeps/reference/own/base/removal/layer/removed=0.parquet",
-        rule="sweep_units",
         file="model/model.safetensors",
         edit=study.flip_bit,
         message="changed after it was prepared",
@@ -193,16 +193,16 @@ def test_a_file_that_changes_before_its_job_reads_it_is_refused(
 ) -> None:
     case = EDITS_WHILE_RUNNING[name]
     file = finished.folder / case.file
-    logs = finished.folder / "logs" / case.rule
+    logs = finished.folder / "logs/prepare_calibration"
     content_before = file.read_bytes()
     time_before = file.stat().st_mtime_ns
-    (finished.folder / case.target).unlink()
+    for target in {CALIBRATION, case.target}:
+        (finished.folder / target).unlink()
     shutil.rmtree(logs)
 
     run = finished.start(case.target)
     wait_until(lambda: any(path.is_file() for path in logs.rglob("*")))  # its shell has begun
     case.edit(file)
-    set_time(file, time_before)
     output, _ = run.communicate(timeout=120)
 
     assert run.returncode != 0
