@@ -4,7 +4,7 @@
     PYTHONPATH=src python reports/scripts/qwen.py tables    # of the studies that have ended
 
 Both work in the current folder: `results/`, `config/qwen-*.yaml` and `reports/qwen.md` are there.
-`config/qwen-1.5b.yaml` and `config/qwen-1.5b-own-answers.yaml` are run by themselves.
+`config/qwen-1.5b*.yaml` are run by themselves.
 A table of the page stands between `<!-- NAME -->` and `<!-- end -->`.
 """
 
@@ -35,7 +35,8 @@ WITH cases AS (
     WHERE study = $study AND own AND repair = 'none' AND s.removed > 0
 ),
 best AS (
-    SELECT calibration, removed, max(value) AS value FROM cases WHERE selector NOT IN ('portfolio', 'deepest') GROUP BY ALL
+    SELECT calibration, removed, max(value) AS value FROM cases WHERE selector NOT IN ('portfolio', 'repaired', 'deepest')
+    GROUP BY ALL
 ),
 documents AS (
     SELECT coalesce(c.replicate_of, b.calibration) AS task, sample, selector, 100 * avg(value) AS value
@@ -135,6 +136,7 @@ TABLES = {
     "advice with a repair in place": (ADVICE_WITH_REPAIR, "qwen-repaired"),
     "advice of the 1.5B": (ADVICE, "qwen-1.5b"),
     "repairs": (REPAIRS, "qwen-repairs"),
+    "repairs of the 1.5B": (REPAIRS, "qwen-1.5b-repairs"),
     "written": (WRITTEN, "qwen-written"),
     "judges": (JUDGES, "qwen-own-answers"),
     "judges of the 1.5B": (JUDGES, "qwen-1.5b-own-answers"),
