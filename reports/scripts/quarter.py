@@ -2,6 +2,8 @@
 
     lamina run config/qwen-1.5b-quarter.yaml
     lamina export qwen-1.5b-chat/written/portfolio/removed=7/none/lora config/qwen-1.5b-quarter.yaml
+    lamina run config/qwen-1.5b-hour.yaml
+    lamina export qwen-1.5b-chat/chat/quarter/removed=7/none/hour config/qwen-1.5b-hour.yaml
     pip install --no-deps cyllama==0.2.18        # llama.cpp
     PYTHONPATH=src python reports/scripts/quarter.py
 
@@ -28,12 +30,15 @@ from lamina.models import gguf
 from lamina.models.export.gguf_file import copy_layers
 from lamina_workflow.commands.chat import write_reply
 
-VARIANT = "qwen-1.5b-chat/written/portfolio/removed=7/none/lora"
-EXPORT = Path("results/exports") / VARIANT
+BASE = "base model"
+# The same seven layers are gone.
+VARIANTS = {
+    "trained on questions": "qwen-1.5b-chat/written/portfolio/removed=7/none/lora",
+    "trained on its own answers": "qwen-1.5b-chat/chat/quarter/removed=7/none/hour",
+}
+EXPORTS = Path("results/exports")
+FOLDER = Path("results/quarter")
 BASE_FILE = Path("models/qwen-1.5b.gguf").resolve()
-CUT_FILE = Path("results/quarter/cut.gguf")
-TRAINED_FILE = Path("results/quarter/trained-bf16.gguf")
-QUANTISED_FILE = Path("results/quarter/trained-q4_k_m.gguf")
 PAGE = Path("reports/qwen-quarter.md")
 MOST_TOKENS = 80
 TIMED_TOKENS = 48
@@ -54,22 +59,27 @@ PROMPTS = (
 )
 
 
-def write_trained_file() -> None:
+def quantised_file(variant: str) -> Path:
+    return FOLDER / f"{Path(variant).name}-q4_k_m.gguf"
+
+
+def write_trained_file(variant: str) -> None:
     """The base model's GGUF file without the removed layers, and with the trained weights."""
-    plan = json.loads(
-        Path("results/plans/qwen-1.5b-chat/written/portfolio/removed=7.json").read_text("utf-8")
-    )
+    plan_file = Path("results/plans") / f"{Path(variant).parents[1]}.json"
+    plan = json.loads(plan_file.read_text("utf-8"))
     n_layers, _ = gguf.read_shape(BASE_FILE, str(BASE_FILE))
     kept_layers = [layer for layer in range(n_layers) if str(layer) not in plan["units"]]
-    CUT_FILE.parent.mkdir(parents=True, exist_ok=True)
-    copy_layers(BASE_FILE, CUT_FILE, kept_layers)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    cut_file = FOLDER / "cut.gguf"
+    trained_file = FOLDER / "trained-bf16.gguf"
+    copy_layers(BASE_FILE, cut_file, kept_layers)
 
-    header = gguf.read_header(CUT_FILE, str(CUT_FILE))
+    header = gguf.read_header(cut_file, str(cut_file))
     tensors = dict(header.tensors)
     names = get_tensor_name_map(MODEL_ARCH.QWEN2, len(kept_layers))
-    raw_file = CUT_FILE.with_suffix(".raw")
+    raw_file = cut_file.with_suffix(".raw")
     with raw_file.open("wb") as raw:
-        for weights_file in sorted(EXPORT.glob("*.safetensors")):
+        for weights_file in sorted((EXPORTS / variant).glob("*.safetensors")):
             with safe_open(weights_file, "pt") as weights:
                 weight_names = weights.keys()
                 for name in weight_names:
@@ -86,12 +96,13 @@ def write_trained_file() -> None:
                             numbers.nbytes,
                         )
                         raw.write(numbers.tobytes())
-    gguf.write_gguf(TRAINED_FILE, header.settings, tensors.items())
+    gguf.write_gguf(trained_file, header.settings, tensors.items())
     raw_file.unlink()
     options = llama_cpp.LlamaModelQuantizeParams()
     options.ftype = Q4_K_M
     options.allow_requantize = True  # embeddings and head have their final format
-    llama_cpp.model_quantize(str(TRAINED_FILE), str(QUANTISED_FILE), options)
+    llama_cpp.model_quantize(str(trained_file), str(quantised_file(variant)), options)
+    trained_file.unlink()
 
 
 def write_with_llama_cpp(
@@ -165,11 +176,15 @@ def compare_speeds(writers: dict[str, Any], sizes: dict[str, int]) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    if not QUANTISED_FILE.exists():
-        write_trained_file()
+    for variant in VARIANTS.values():
+        if not quantised_file(variant).exists():
+            write_trained_file(variant)
     manifest = json.loads(Path("results/models/qwen-1.5b-chat/manifest.json").read_text("utf-8"))
-    folders = {"base model": Path(manifest["path"]), "without 7 layers, trained": EXPORT}
-    files = {"base model": BASE_FILE, "without 7 layers, trained": QUANTISED_FILE}
+    folders = {BASE: Path(manifest["path"])}
+    files = {BASE: BASE_FILE}
+    for name, variant in VARIANTS.items():
+        folders[f"without 7 layers, {name}"] = EXPORTS / variant
+        files[f"without 7 layers, {name}"] = quantised_file(variant)
     tokenizer = AutoTokenizer.from_pretrained(manifest["path"])
     in_torch: dict[str, Any] = {}
     for name, folder in folders.items():
