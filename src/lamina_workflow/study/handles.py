@@ -1,8 +1,8 @@
 """Short names of variants, such as A3b. The report prints them and commands accept them.
 
 The letters stand for model, calibration and selector, in the order of the configuration. The number
-is the size, such as 3 or -2. A last letter, if any, stands for repair and healing. Names that are
-added at the end of their sections leave the other handles unchanged.
+is the size, such as 3 or -2. A last letter, if any, stands for repair and healing. A new name
+in the configuration can change the handles of other variants.
 """
 
 import difflib

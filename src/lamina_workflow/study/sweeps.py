@@ -81,7 +81,7 @@ class SweepSelector:
 
 def any_selector(config: Configuration) -> str:
     """A regular expression for everything that can be in the place of a selector."""
-    base = r"base/(?:removal|stream|fit|gradient|weights|generate)/(?:layer|attention|mlp|both)"
+    base = r"base/(?:removal|stream|gradient|weights|generate)/(?:layer|attention|mlp|both)"
     other_calibration = f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})"
     return any_of(config.selectors, base, other_calibration)
 
