@@ -173,7 +173,9 @@ ways to save energy at home|famous painters|things to pack for a hike|good habit
 HTTP status codes and their meaning|planets with rings|musical instruments with strings|
 data structures in Python|ways to make code faster|rules for a good meeting
 """
-POEMS = "autumn|a lighthouse|the moon|a train|snow|coffee|friendship|the desert|a garden|time|rain|home"
+POEMS = (
+    "autumn|a lighthouse|the moon|a train|snow|coffee|friendship|the desert|a garden|time|rain|home"
+)
 
 
 def list_prompts() -> list[str]:
