@@ -51,7 +51,6 @@ def locate(file: str) -> str:
 
 
 RESULTS = "results"
-VIEWS = locate("sql/views.sql")
 
 
 def any_of(names: Iterable[str], *more: str) -> str:

@@ -19,7 +19,7 @@ from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.figures import calibration_size
 from lamina_workflow.stages.report import CompareMetrics
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 from tests.given.scripts import run_in_subprocess
 
 BASE_SWEEP = {"model": "m", "selector": "base", "removed": 0}
@@ -382,7 +382,7 @@ def test_the_figure_of_calibration_sizes_draws_the_stability_of_relevance(
         calibrations=calibration_rows(choice_score),
     )
 
-    figure_rows = calibration_size.read_rows(database.connect_views(VIEWS, files))
+    figure_rows = calibration_size.read_rows(database.connect_views(files))
 
     columns = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "first")))
     context = Context(0.25, choice_score)
