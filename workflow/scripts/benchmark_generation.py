@@ -21,14 +21,7 @@ def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Row
     """Rows of tables `benchmarks` and `benchmark_samples`."""
     manifest = checksum.read_json(job.manifest)
     base = load_model(manifest, check=job.check)
-    task = task_object(
-        job.name,
-        Path.cwd(),
-        job.task.num_fewshot,
-        job.task.choices,
-        trust_code=job.task.trust_code,
-        fewshot_seed=job.task.fewshot_seed,
-    )
+    task = task_object(job.name, Path.cwd(), **job.task.loading)
     benchmark = GenerationBenchmark(
         task,
         base,

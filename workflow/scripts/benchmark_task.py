@@ -21,14 +21,7 @@ def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Row
     """Rows of tables `benchmarks` and `benchmark_samples`."""
     manifest = checksum.read_json(job.manifest)
     base = load_model(manifest, check=job.check)
-    task = load_task(
-        job.name,
-        Path.cwd(),
-        job.task.num_fewshot,
-        job.task.choices,
-        trust_code=job.task.trust_code,
-        fewshot_seed=job.task.fewshot_seed,
-    )
+    task = load_task(job.name, Path.cwd(), **job.task.loading)
     tokenizer = load_tokenizer(manifest)
     score = TaskBenchmark(task, base, tokenizer, job.task.limit, Style.of(manifest)).score
     variants = read_all_parts(job.files_by_variant())
