@@ -1,7 +1,6 @@
 """Score one lm-eval task or group of tasks on many variants of one model, with one model load."""
 
 from pathlib import Path
-from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
@@ -11,10 +10,8 @@ from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
-from lamina.store import checksum, parquet
-from lamina_workflow.stages.benchmark import BenchmarkTask
-
-Rows = list[dict[str, Any]]
+from lamina.store import checksum
+from lamina_workflow.stages.benchmark import BenchmarkTask, Rows
 
 
 def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Rows]:
@@ -30,14 +27,4 @@ def measure_block(job: BenchmarkTask, unfinished: Unfinished) -> tuple[Rows, Row
 
 if __name__ == "__main__":
     with run_script(snakemake):
-        job = BenchmarkTask.read(snakemake)
-        unfinished = Unfinished(f"{job.output}.unfinished", job.origin)
-        rows: Rows = []
-        samples: Rows = []
-        if job.variants:
-            rows, samples = measure_block(job, unfinished)
-        parquet.write_table(
-            job.samples, parquet.from_rows("benchmark_samples", samples), job.provenance
-        )
-        parquet.write_table(job.output, parquet.from_rows("benchmarks", rows), job.provenance)
-        unfinished.remove()
+        BenchmarkTask.read(snakemake).write(measure_block)
