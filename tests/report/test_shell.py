@@ -108,14 +108,16 @@ def test_a_value_that_does_not_fit_is_cut(connection: duckdb.DuckDBPyConnection)
 
 
 def test_a_question_is_found_by_name() -> None:
-    assert shell.find_query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
+    file = shell.find_query("which_layers_matter")
+
+    assert file == shell.QUERIES / "which_layers_matter.sql"
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_name() -> None:
     message = "no question 'which_layer_matters'. Did you mean 'which_layers_matter'"
 
     with pytest.raises(LaminaError, match=message):
-        shell.find_query("which_layer_matters", QUERIES)
+        shell.find_query("which_layer_matters")
 
 
 def test_a_missing_database_is_refused_with_the_command_that_makes_it() -> None:
