@@ -158,7 +158,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
 
 def questions(files: list[Path]) -> Iterator[dict[str, object]]:
     """Ask each main query once, and again with what the first has read in the page cache."""
-    connection = database.connect_views(ROOT / VIEWS[0], files)
+    connection = database.connect_views(files)
     for name in QUERIES:
         text = (ROOT / f"sql/queries/{name}.sql").read_text(encoding="utf-8")
         for turn in ("", " again"):

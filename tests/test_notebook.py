@@ -26,7 +26,7 @@ from lamina.store import parquet
 from lamina_workflow.report import database
 from tests import ROOT
 from tests.given import tiny
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 METRIC_NAMES = ("perplexity", "cosine")
 WORDS = tiny.WORDS
@@ -95,7 +95,7 @@ def test_the_example_measures_every_layer_without_a_study(example_folder: Path) 
 def test_the_example_shows_the_results_of_a_study(example_folder: Path, tmp_path: Path) -> None:
     calibrations = ("facts", "recall")
     tables = write_study(tmp_path / "tables", n_layers=6, calibrations=calibrations, sizes=(1,))
-    database.build_database(VIEWS, tables, example_folder / "results/lamina.duckdb")
+    database.build_database(tables, example_folder / "results/lamina.duckdb")
 
     assert "calibration" in run_example(example_folder)
 

@@ -6,7 +6,6 @@ PYTHONPATH=src python tools/tables_page.py > docs/tables.md
 import tempfile
 from pathlib import Path
 
-from lamina.paths import VIEWS
 from lamina.store import parquet
 from lamina_workflow.report import database
 
@@ -29,13 +28,13 @@ the configuration file. `"NAME".benchmarks` holds one study. To delete a study, 
 """
 
 
-def page(views: str | Path = VIEWS) -> str:
+def page() -> str:
     """The dictionary in Markdown: a section for each table, in the order of their names."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{table}.parquet" for table in parquet.TABLES]
         for file in files:
             parquet.write_table(file, parquet.schema_of(file.stem).empty_table())
-        database.build_database(views, files, Path(folder) / "lamina.duckdb")
+        database.build_database(files, Path(folder) / "lamina.duckdb")
         with database.open_database(Path(folder) / "lamina.duckdb") as connection:
             described = connection.execute(
                 """SELECT t.table_name, t.comment, c.column_name, c.data_type, c.comment

@@ -11,10 +11,9 @@ import duckdb
 import numpy as np
 from scipy.stats import rankdata
 
-from lamina.paths import VIEWS
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import ranking_reliability, true_correlation
-from lamina_workflow.report import database, paired_tests
+from lamina_workflow.report import database, paired_tests, queries
 from lamina_workflow.report.answers import query_rows
 from tests.coverage.test_intervals import planted
 from tests.given.plausible_tables import write_tables
@@ -41,7 +40,7 @@ def views(tasks: list[tuple[str, str, np.ndarray, np.ndarray]]) -> duckdb.DuckDB
             samples += [key | dict(sample=i, value=float(x)) for i, x in enumerate(right)]
     folder = Path(tempfile.mkdtemp())
     return database.connect_views(
-        VIEWS, write_tables(folder, benchmarks=benchmarks, benchmark_samples=samples)
+        write_tables(folder, benchmarks=benchmarks, benchmark_samples=samples)
     )
 
 
@@ -63,8 +62,8 @@ def certain_of_nothing(n: int, models: int, tried: int) -> float:
         studies.append(
             (f"m{number // tried}", f"t{number % tried}", kind < 0.5, (kind < 0.4) | (kind >= 0.9))
         )
-    query = Path(VIEWS).parent / "queries/what_pruning_for_one_task_costs_the_others.sql"
-    found = query_rows(views(studies), query.read_text(encoding="utf-8"))
+    query = queries.read_query("what_pruning_for_one_task_costs_the_others")
+    found = query_rows(views(studies), query)
     return len({row["model"] for row in found if row["certain"]}) / models
 
 

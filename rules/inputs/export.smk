@@ -26,7 +26,7 @@ def gguf_file(w):
 
 def variant_of(w):
     """The variant that the wildcards name."""
-    return Variant.of({**dict(w.items()), "removed": int(w.removed)})
+    return Variant.of(w)
 
 
 def files_of_variant(w):

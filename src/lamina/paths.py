@@ -51,7 +51,6 @@ def locate(file: str) -> str:
 
 
 RESULTS = "results"
-VIEWS = locate("sql/views.sql")
 
 
 def any_of(names: Iterable[str], *more: str) -> str:
@@ -93,36 +92,34 @@ def calibration(model: str, calibration: str, results: str | Path = RESULTS) -> 
     return f"{results}/calibrations/{model}/{calibration}.parquet"
 
 
-def overlap(model: str, calibration: str, task: str, results: str | Path = RESULTS) -> str:
+def overlap(model: str, calibration: str, task: str) -> str:
     """The check that a calibration holds no document of a task."""
-    return f"{results}/overlap/{model}/{calibration}/{task}.json"
+    return f"{RESULTS}/overlap/{model}/{calibration}/{task}.json"
 
 
-def activations(model: str, calibration: str, results: str | Path = RESULTS) -> str:
+def activations(model: str, calibration: str) -> str:
     """Similarities of all pairs of boundaries of the base model."""
-    return f"{results}/activations/{model}/{calibration}.parquet"
+    return f"{RESULTS}/activations/{model}/{calibration}.parquet"
 
 
-def diagnosis(model: str, calibration: str, diagnosis: str, results: str | Path = RESULTS) -> str:
+def diagnosis(model: str, calibration: str, diagnosis: str) -> str:
     """The measurements of a diagnosis, layer by layer."""
-    return f"{results}/diagnoses/{model}/{calibration}/{diagnosis}.parquet"
+    return f"{RESULTS}/diagnoses/{model}/{calibration}/{diagnosis}.parquet"
 
 
-def sweep(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+def sweep(key: str, removed: int | str) -> str:
     """The removal of every remaining unit, sample by sample."""
-    return f"{results}/sweeps/{key}/removed={removed}.parquet"
+    return f"{RESULTS}/sweeps/{key}/removed={removed}.parquet"
 
 
-def sweep_block(
-    key: str, removed: int | str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def sweep_block(key: str, removed: int | str, block: int | str) -> str:
     """One job's block of a sweep."""
-    return f"{results}/sweeps/{key}/removed={removed}/block={block}.parquet"
+    return f"{RESULTS}/sweeps/{key}/removed={removed}/block={block}.parquet"
 
 
-def relevance(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+def relevance(key: str, removed: int | str) -> str:
     """The scores of every unit by all metrics that a sweep measured."""
-    return f"{results}/relevance/{key}/removed={removed}.parquet"
+    return f"{RESULTS}/relevance/{key}/removed={removed}.parquet"
 
 
 def plan(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
@@ -162,47 +159,39 @@ def adapter_weights(folder: str) -> list[str]:
     return [f"{folder}/adapter_model.safetensors", f"{folder}/adapter_config.json"]
 
 
-def benchmark(
-    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def benchmark(model: str, calibration: str, task: str, block: int | str) -> str:
     """One task on a block of a calibration's variants; calibration `none` for the base model."""
-    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
+    return f"{RESULTS}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
 
 
-def benchmark_samples(
-    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def benchmark_samples(model: str, calibration: str, task: str, block: int | str) -> str:
     """The same, document by document."""
-    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
+    return f"{RESULTS}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
 
 
-def generation(
-    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def generation(model: str, calibration: str, task: str, block: int | str) -> str:
     """The answers to one task that a block of a calibration's variants writes."""
-    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.parquet"
+    return f"{RESULTS}/generation/{model}/{calibration}/{task}/block={block}.parquet"
 
 
-def generation_samples(
-    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def generation_samples(model: str, calibration: str, task: str, block: int | str) -> str:
     """The same, document by document."""
-    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.samples.parquet"
+    return f"{RESULTS}/generation/{model}/{calibration}/{task}/block={block}.samples.parquet"
 
 
-def efficiency(model: str, results: str | Path = RESULTS) -> str:
+def efficiency(model: str) -> str:
     """Speed and memory of all variants of a model."""
-    return f"{results}/efficiency/{model}.parquet"
+    return f"{RESULTS}/efficiency/{model}.parquet"
 
 
-def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
+def export(variant: Variant | str) -> str:
     """The folder of an exported checkpoint."""
-    return f"{results}/exports/{variant}"
+    return f"{RESULTS}/exports/{variant}"
 
 
-def lm_eval(variant: Variant | str, results: str | Path = RESULTS) -> str:
+def lm_eval(variant: Variant | str) -> str:
     """The folder of lm-eval's files of a variant: its scores, and each question with its answers."""
-    return f"{results}/lm_eval/{variant}"
+    return f"{RESULTS}/lm_eval/{variant}"
 
 
 class VariantFiles(NamedTuple):

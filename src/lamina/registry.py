@@ -15,16 +15,15 @@ _SOURCE = Path(__file__).resolve().parents[1]
 
 
 @cache
-def declared_literals(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
+def declared_literals(package: str, name: str) -> dict[str, Any]:
     """The literal that each module of `package` assigns to `name`, by module.
 
     Modules that do not assign it are left out.
 
     package: A name such as `lamina_workflow.report.figures`. Its subpackages do not count.
-    root: The folder that holds the package.
     """
     literals = {}
-    for file in _module_files(package, root):
+    for file in _module_files(package):
         text = file.read_bytes()
         if name.encode() not in text:
             continue  # most modules: they need not be parsed
@@ -36,15 +35,14 @@ def declared_literals(package: str, name: str, root: Path = _SOURCE) -> dict[str
 
 @cache
 def declared_classes(
-    package: str, base: str, attributes: tuple[str, ...], root: Path = _SOURCE
+    package: str, base: str, attributes: tuple[str, ...]
 ) -> list[tuple[str, dict[str, Any]]]:
     """(module, literals by name) for the `attributes` that classes in `package` assign.
 
-    Only classes whose one base class is called `base` count. `package` and `root` are as in
-    `declared_literals`.
+    Only classes whose one base class is called `base` count. `package` is as in `declared_literals`.
     """
     classes = []
-    for file in _module_files(package, root):
+    for file in _module_files(package):
         for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
             if not isinstance(statement, ast.ClassDef):
                 continue
@@ -59,8 +57,8 @@ def declared_classes(
     return classes
 
 
-def _module_files(package: str, root: Path) -> list[Path]:
-    return sorted(root.joinpath(*package.split(".")).glob("*.py"))
+def _module_files(package: str) -> list[Path]:
+    return sorted(_SOURCE.joinpath(*package.split(".")).glob("*.py"))
 
 
 def _assignments(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, ast.expr]]:

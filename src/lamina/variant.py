@@ -52,8 +52,9 @@ class Variant:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Variant":
-        """The variant of a table's row."""
-        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+        """The variant of a table's row, or of wildcards, whose values are text."""
+        values = {name: row[name] for name in cls.__dataclass_fields__}
+        return cls(**values | {"removed": int(row["removed"])})
 
     def __str__(self) -> str:
         return f"{self.key}/removed={self.removed}/{self.repair}/{self.healing}"

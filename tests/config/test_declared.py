@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina import registry
 from lamina.options.metrics import METRICS
 from lamina.registry import declared_literals
 from lamina.relevance import protocol
@@ -15,7 +16,8 @@ from lamina.tables import TABLES
 from tests import ROOT
 
 
-def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
+def test_every_form_of_a_literal_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_SOURCE", tmp_path)
     folder = tmp_path / "some/package"
     folder.mkdir(parents=True)
     (folder / "plain.py").write_text('import not_there\n\nTABLES = ("a", "b")\n')
@@ -23,7 +25,7 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
     (folder / "joined.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
     (folder / "local.py").write_text("def f():\n    TABLES = ()\n")
 
-    assert declared_literals("some.package", "TABLES", tmp_path) == {
+    assert declared_literals("some.package", "TABLES") == {
         "plain": ("a", "b"),
         "annotated": ("c",),
         "joined": "long text",

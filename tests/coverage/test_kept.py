@@ -15,7 +15,7 @@ from scipy.stats import norm
 from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows
 from tests.coverage.examples import Z95, three_errors
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def lead_over_threshold(answers: Answers) -> Lead:
 def is_certain(lead: Lead, n_tried: int) -> np.ndarray:
     """What the macro `certain` says of each variant, one of so many that were tried."""
     columns = {name: values.ravel() for name, values in lead._asdict().items()}
-    with database.connect_views(VIEWS, []) as connection:
+    with database.connect_views([]) as connection:
         connection.register("tried", columns)
         answer = connection.execute(
             f"SELECT certain(lead, error, step, {n_tried}) AS is_certain FROM tried"
@@ -211,7 +211,7 @@ def write_drawn_studies(
     files = write_tables(
         folder, benchmarks=benchmarks, benchmark_samples=samples, calibrations=calibrations
     )
-    return database.connect_views(VIEWS, files)
+    return database.connect_views(files)
 
 
 def share_within(rows: list[Row], column: str, truth: float) -> float:
@@ -282,7 +282,7 @@ def test_means_over_draws_of_selectors_and_calibrations_cover(
                 plans.append({**keys, "unit": "1", "position": 1, "replicate_of": "r"})
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations, plans=plans)
 
-    rows = query_rows(database.connect_views(VIEWS, files), "FROM score_means")
+    rows = query_rows(database.connect_views(files), "FROM score_means")
 
     assert len(rows) == n_models
     assert {row["n_draws"] for row in rows} == {12}
@@ -316,7 +316,7 @@ def test_change_and_kept_cover_where_few_documents_differ(
         tmp_path, benchmarks=benchmarks, benchmark_samples=samples, calibrations=calibrations
     )
 
-    rows = query_rows(database.connect_views(VIEWS, files), "FROM scores WHERE removed > 0")
+    rows = query_rows(database.connect_views(files), "FROM scores WHERE removed > 0")
 
     assert len(rows) == n_models
     least = 0.95 - three_errors(0.95, n_models)

@@ -14,7 +14,7 @@ from lamina_workflow.report import database
 from lamina_workflow.report.answers import query_rows
 from tests.coverage.examples import Z95, three_errors
 from tests.given.planted_tables import BASE_KEY, benchmark_rows, variant_key
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 Answers = tuple[np.ndarray, np.ndarray]
 """Right (1) and wrong (0) answers of a base model and of a variant, (documents,) each."""
@@ -53,7 +53,7 @@ def query_variant_scores(folder: Path, studies: list[Answers], chance: float) ->
     files = write_tables(
         folder, benchmarks=benchmarks, benchmark_samples=samples, calibrations=calibrations
     )
-    return query_rows(database.connect_views(VIEWS, files), "FROM scores WHERE removed > 0")
+    return query_rows(database.connect_views(files), "FROM scores WHERE removed > 0")
 
 
 def coverage(rows: list[Row], column: str, truth: float) -> float:

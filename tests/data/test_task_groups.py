@@ -19,7 +19,6 @@ from lamina.models.manifest import describe_model
 from lamina.models.materialise import materialise
 from lamina.options.calibrations import Calibration
 from lamina_workflow.report import answers, database
-from tests import ROOT
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.data.test_task_files import TASK
 from tests.given import tiny
@@ -270,7 +269,7 @@ def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
         "source": "g",
     }
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[calibration])
-    connection = database.connect_views(ROOT / "sql/views.sql", files)
+    connection = database.connect_views(files)
 
     (variant,) = answers.query_rows(connection, "FROM variants WHERE removed = 1")
     compared = answers.query_rows(

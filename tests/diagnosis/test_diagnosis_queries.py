@@ -9,7 +9,7 @@ from scipy import stats
 
 from lamina_workflow.report import answers, database
 from tests import ROOT
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 N_LAYERS = 9
 
@@ -44,7 +44,7 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     tables = write_tables(tmp_path, diagnoses=diagnosis_rows, relevance=relevance_rows)
 
     query = ROOT / "sql/queries/which_diagnosis_tells_what_can_go.sql"
-    connection = database.connect_views(VIEWS, tables)
+    connection = database.connect_views(tables)
     rows = answers.query_rows(connection, query.read_text(encoding="utf-8"))
 
     rows_by_measure = {row["measure"]: row for row in rows}

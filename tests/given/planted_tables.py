@@ -8,7 +8,7 @@ import duckdb
 import numpy as np
 
 from lamina_workflow.report import database
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 Row = dict[str, Any]
 # By task: 1 right, 0 wrong. Of tasks whose name begins with `text`: nats per token.
@@ -136,4 +136,4 @@ def connect_planted_tables(
         benchmark_samples=documents,
         **tables,
     )
-    return database.connect_views(VIEWS, files)
+    return database.connect_views(files)

@@ -18,7 +18,6 @@ from lamina_workflow.report.paired_tests import compare_selectors
 
 Row = dict[str, Any]
 
-VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
 MEASURED_SELECTORS = ("accuracy", "cosine")  # go by a metric and remove one unit a step
@@ -101,7 +100,7 @@ def write_study(
     study.add_jobs(models)
 
     files = write_tables(folder, **study.rows)
-    comparisons = list(compare_selectors(database.connect_views(VIEWS, files)))
+    comparisons = list(compare_selectors(database.connect_views(files)))
     parquet.write_table(
         folder / "comparisons.parquet", parquet.from_rows("comparisons", comparisons)
     )

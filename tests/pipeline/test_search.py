@@ -63,7 +63,7 @@ def test_a_finished_search_has_nothing_to_do_and_leaves_no_log(searched: Project
 
 def test_a_search_reports_what_it_cost_and_what_it_ended_with(searched: Project) -> None:
     searches = searched.folder / "results/tables/searches.parquet"
-    connection = database.connect_views(searched.folder / "sql/views.sql", [searches])
+    connection = database.connect_views([searches])
 
     results = connection.execute(
         "SELECT selector, strategy, removed, n_search, n_held_back, evaluations FROM search_results"

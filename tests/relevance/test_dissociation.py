@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import dataset
 
 from lamina.relevance.dissociation import TaskRelevance, compare_tasks, dissociation_rows
 from lamina.store import parquet
@@ -68,7 +69,7 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways() -> None:
     """
     sweeps = parquet.from_rows("sweeps", sweep_rows(ACCURACY_WITHOUT, 200))
 
-    rows = list(dissociation_rows(calibration_rows(ACCURACY_WITHOUT), sweeps))
+    rows = list(dissociation_rows(calibration_rows(ACCURACY_WITHOUT), dataset.dataset(sweeps)))
 
     pairs = {(row["calibration"], row["rival"]) for row in rows}
     assert pairs == {("a", "b")}, "a task at chance has no relevance"
@@ -84,7 +85,7 @@ def test_differences_intervals_and_corrections_equal_plain_loops() -> None:
     accuracy_without = {"a": [0.55, 0.8, 0.62], "b": [0.7, 0.72, 0.85]}
     table = parquet.from_rows("sweeps", sweep_rows(accuracy_without, 60))
 
-    rows = list(dissociation_rows(calibration_rows(accuracy_without), table))
+    rows = list(dissociation_rows(calibration_rows(accuracy_without), dataset.dataset(table)))
 
     answers: dict[tuple[str, str], list[int]] = {}
     for row in table.to_pylist():
@@ -158,7 +159,7 @@ def test_random_halves_of_one_task_do_not_dissociate() -> None:
     accuracies = [0.6, 0.8, 0.7, 0.75]
     sweeps = parquet.from_rows("sweeps", sweep_rows({"a": accuracies, "b": accuracies}, 150))
 
-    rows = list(dissociation_rows(calibration_rows("ab"), sweeps))
+    rows = list(dissociation_rows(calibration_rows("ab"), dataset.dataset(sweeps)))
 
     assert len(rows) == len(accuracies)
     assert not any(row["sure"] for row in rows)

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyarrow import dataset
 from scipy import stats
 
 from lamina.relevance.columns import Context, from_table
@@ -19,7 +20,7 @@ from lamina.store import parquet
 from lamina_workflow.report import database
 from lamina_workflow.report.figures import calibration_size
 from lamina_workflow.stages.report import CompareMetrics
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 from tests.given.scripts import run_in_subprocess
 
 BASE_SWEEP = {"model": "m", "selector": "base", "removed": 0}
@@ -216,7 +217,9 @@ def test_metrics_are_compared_without_the_outer_layers_and_tasks_at_chance() -> 
     """Layers 2 to 5 of eight."""
     sweeps, calibrations = sweep_and_calibrations(100)
 
-    [comparison] = comparison_rows(calibrations, sweeps, "accuracy", ["taylor", "cosine"])
+    [comparison] = comparison_rows(
+        calibrations, dataset.dataset(sweeps), "accuracy", ["taylor", "cosine"]
+    )
 
     agreement = comparison.agreement
     assert comparison.model == "m"
@@ -237,7 +240,7 @@ def test_table_agreements_holds_the_comparison_of_a_run(tmp_path: Path) -> None:
 
     rows = agreement_rows(tmp_path, sweeps, calibrations)
 
-    [comparison] = comparison_rows(calibrations, sweeps, "accuracy", ["taylor"])
+    [comparison] = comparison_rows(calibrations, dataset.dataset(sweeps), "accuracy", ["taylor"])
     agreement = comparison.agreement
     assert agreement.spearman is not None
     assert rows["spearman"]["value"] == agreement.spearman[0]
@@ -349,7 +352,10 @@ def test_relevance_and_agreement_compare_choices_as_the_calibration_says(
 ) -> None:
     scores = accuracy_scores(choice_score)
     [comparison] = comparison_rows(
-        calibration_rows(choice_score), opposite_sweeps(N_SAMPLES), "accuracy", ["cosine"]
+        calibration_rows(choice_score),
+        dataset.dataset(opposite_sweeps(N_SAMPLES)),
+        "accuracy",
+        ["cosine"],
     )
 
     assert (scores["first", "0"] < scores["first", "5"]) == rises
@@ -361,7 +367,7 @@ def test_relevance_and_agreement_compare_choices_as_the_calibration_says(
 def test_dissociations_are_differences_of_relevance(choice_score: str) -> None:
     sweeps = opposite_sweeps(N_SAMPLES)
 
-    rows = list(dissociation_rows(calibration_rows(choice_score), sweeps))
+    rows = list(dissociation_rows(calibration_rows(choice_score), dataset.dataset(sweeps)))
 
     scores = accuracy_scores(choice_score)
     assert {row["unit"] for row in rows} == {str(layer) for layer in range(6)}
@@ -382,7 +388,7 @@ def test_the_figure_of_calibration_sizes_draws_the_stability_of_relevance(
         calibrations=calibration_rows(choice_score),
     )
 
-    figure_rows = calibration_size.read_rows(database.connect_views(VIEWS, files))
+    figure_rows = calibration_size.read_rows(database.connect_views(files))
 
     columns = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "first")))
     context = Context(0.25, choice_score)

@@ -227,7 +227,7 @@ def test_every_metric_has_a_row_in_the_docs(metric: str) -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_every_metric_has_a_column_in_view_relevance_wide(metric: str) -> None:
-    views = queries.read_view_statements(ROOT / "sql/views.sql")
+    views = queries.read_view_statements()
     start = views.index("FOR metric IN (")
     end = views.index("COMMENT ON VIEW relevance_wide")
     pivoted_metrics, *_ = views[start:end].split(")")

@@ -36,7 +36,6 @@ from lamina_workflow.report.cautions import list_harmful_repairs
 from tests import ROOT
 from tests.given import tiny
 from tests.given.cut_models import naive_gold_losses
-from tests.given.plausible_tables import VIEWS
 from tests.given.repairs import PRUNED, fit_repair, logits_of, plan_of
 
 REFERENCE = ROOT / "resources/reference"
@@ -268,7 +267,7 @@ def open_report(two_models: Path, folder: Path, hurting_sizes: list[int]) -> Any
     patches_file = folder / "patches.parquet"
     parquet.write_table(patches_file, parquet.from_rows("patches", rows))
     other_files = [file for file in two_models.glob("*.parquet") if file.stem != "patches"]
-    return database.connect_views(VIEWS, [*other_files, patches_file])
+    return database.connect_views([*other_files, patches_file])
 
 
 def recommended_variants(connection: Any) -> dict[AnswerKey, list[str]]:

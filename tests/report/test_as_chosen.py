@@ -13,7 +13,6 @@ from lamina_workflow.report.answers import answer_question
 from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.report.paired_tests import AS_CHOSEN, compare_selectors
 from tests.given.planted_tables import connect_planted_tables, variant_key
-from tests.given.plausible_tables import VIEWS
 
 N_DOCUMENTS = 100
 
@@ -43,10 +42,10 @@ def connection(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         [dict(calibration="c", source="t")],
         plans=plan_rows("accuracy", "none") + plan_rows("portfolio", "ghost"),
     ).close()
-    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as without_comparisons:
+    with database.connect_views(tmp_path.glob("*.parquet")) as without_comparisons:
         comparisons = parquet.from_rows("comparisons", compare_selectors(without_comparisons))
     parquet.write_table(tmp_path / "comparisons.parquet", comparisons)
-    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as views:
+    with database.connect_views(tmp_path.glob("*.parquet")) as views:
         yield views
 
 

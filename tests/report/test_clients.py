@@ -18,7 +18,7 @@ import pytest
 import lamina_workflow
 from lamina_workflow.report import database
 from tests import ROOT
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 SHELL = Path(sys.executable).with_name("duckdb")
 QUERIES = sorted((ROOT / "sql/queries").glob("*.sql"))
@@ -33,7 +33,7 @@ def sent_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tables = write_study(
             root / study, n_layers=6, calibrations=("recall", "facts"), sizes=sizes, n_test=40
         )
-        database.build_database(VIEWS, tables, file, study)
+        database.build_database(tables, file, study)
     folder = tmp_path_factory.mktemp("sent")
     shutil.copy(file, folder)
     shutil.rmtree(root)

@@ -19,7 +19,7 @@ from lamina_workflow.report.queries import read_query
 from lamina_workflow.stages.report import GatherTable
 from tests import ROOT
 from tests.given.planted_tables import BASE_KEY, connect_planted_tables, variant_key
-from tests.given.plausible_tables import VIEWS, write_study, write_tables
+from tests.given.plausible_tables import write_study, write_tables
 from tests.given.scripts import run_in_subprocess
 
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
@@ -66,7 +66,7 @@ def study_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def study_views(study_files: list[Path]) -> Iterator[duckdb.DuckDBPyConnection]:
-    with database.connect_views(VIEWS, study_files) as connection:
+    with database.connect_views(study_files) as connection:
         yield connection
 
 
@@ -98,7 +98,7 @@ def ten_documents(
 
 
 def query_tables(files: list[Path], sql: str) -> list[dict[str, Any]]:
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         return answers.query_rows(connection, sql)
 
 
@@ -218,7 +218,7 @@ def five_recipes(
     ]
     folder = tmp_path_factory.mktemp("five_recipes")
     files = write_tables(folder, benchmarks=benchmarks, calibrations=calibrations)
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         yield connection
 
 
@@ -343,7 +343,7 @@ def relevance_views(
     files = write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=20)
     (folder / "jobs.parquet").write_bytes(b"half a file")
     opened = [file for file in files if file.stem in ("relevance", "models")]
-    with database.connect_views(VIEWS, opened) as connection:
+    with database.connect_views(opened) as connection:
         yield connection
 
 
@@ -373,7 +373,7 @@ def test_a_view_of_a_table_that_was_not_named_does_not_exist(relevance_views, vi
 @pytest.fixture(scope="module")
 def built_database(study_files, tmp_path_factory) -> Iterator[duckdb.DuckDBPyConnection]:
     file = tmp_path_factory.mktemp("database") / "lamina.duckdb"
-    database.build_database(VIEWS, study_files, file)
+    database.build_database(study_files, file)
     with duckdb.connect(file, read_only=True) as connection:
         yield connection
 
@@ -422,7 +422,7 @@ def test_a_database_without_one_of_the_tables_is_refused(study_files, tmp_path):
     without_models = [file for file in study_files if file.stem != "models"]
 
     with pytest.raises(LaminaError, match=r"no models\.parquet among"):
-        database.build_database(VIEWS, without_models, tmp_path / "lamina.duckdb")
+        database.build_database(without_models, tmp_path / "lamina.duckdb")
 
     assert list(tmp_path.iterdir()) == []
 
@@ -538,7 +538,7 @@ def written_answers(
     calibration = dict(model="m", calibration="c", kind="choices", source="t")
     folder = tmp_path_factory.mktemp("written_answers")
     files = write_tables(folder, benchmarks=benchmarks, calibrations=[calibration])
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         yield connection
 
 

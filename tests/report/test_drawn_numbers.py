@@ -28,7 +28,6 @@ from lamina_workflow.report.figures import (
 )
 from lamina_workflow.report.figures.drawing import draw_figure
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import VIEWS
 
 DrawnValue = tuple[float, ...]  # one number, the coordinates of a cell and its number, or a colour
 
@@ -203,7 +202,7 @@ WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves"}
 def connect(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
     """The tables of a figure and the views over them."""
     tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
-    return database.connect_views(VIEWS, tables)
+    return database.connect_views(tables)
 
 
 def ask_tables(query: str, folder: Path) -> list[DrawnValue]:

@@ -14,14 +14,14 @@ from lamina_workflow.config.configuration import Report
 from lamina_workflow.report import database, ending
 from lamina_workflow.report.variant_table import print_variants
 from tests.given.planted_tables import connect_planted_tables, variant_key
-from tests.given.plausible_tables import VIEWS, write_study, write_tables
+from tests.given.plausible_tables import write_study, write_tables
 
 
 def test_the_best_variant_is_a_pruned_one_that_was_measured(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     write_study(tables, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
 
-    best_line, *commands, report_line, database_line = ending.summarise_run(tmp_path, VIEWS)
+    best_line, *commands, report_line, database_line = ending.summarise_run(tmp_path)
 
     variant = Variant.parse(best_line.split()[2])
     benchmarks = parquet.read_table(tables / "benchmarks.parquet")
@@ -47,8 +47,8 @@ def test_the_best_variant_loads_where_it_must(tmp_path: Path) -> None:
     """Ghosts are patches with code: llama.cpp has no place for them, and vLLM runs them."""
     write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
 
-    for_llama = ending.summarise_run(tmp_path, VIEWS, Report(keep=0.5, must_load="llama.cpp"))[0]
-    for_vllm = ending.summarise_run(tmp_path, VIEWS, Report(keep=0.5, must_load="vllm"))[0]
+    for_llama = ending.summarise_run(tmp_path, Report(keep=0.5, must_load="llama.cpp"))[0]
+    for_vllm = ending.summarise_run(tmp_path, Report(keep=0.5, must_load="vllm"))[0]
 
     assert "/none/" in for_llama
     assert "/ghost/" in for_vllm
@@ -57,7 +57,7 @@ def test_the_best_variant_loads_where_it_must(tmp_path: Path) -> None:
 def test_a_run_where_no_variant_was_tested_on_its_task_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables")
 
-    first_line, *other_lines = ending.summarise_run(tmp_path, VIEWS)
+    first_line, *other_lines = ending.summarise_run(tmp_path)
 
     assert "none was measured on its calibration's task" in first_line
     assert other_lines[0].startswith("report ")
@@ -67,12 +67,12 @@ def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None
     write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
 
     best_line, *commands, _, _ = ending.summarise_run(
-        tmp_path, VIEWS, Report.model_validate({"keep": "60%"}), " config/mine.yaml"
+        tmp_path, Report.model_validate({"keep": "60%"}), " config/mine.yaml"
     )
 
     assert "removed=2" in best_line
     assert commands[0].endswith(" config/mine.yaml")
-    strict_line = ending.summarise_run(tmp_path, VIEWS, Report(keep=1.0))[0]
+    strict_line = ending.summarise_run(tmp_path, Report(keep=1.0))[0]
     assert "none keeps 100 %" in strict_line
 
 
@@ -80,13 +80,11 @@ def test_where_none_keeps_enough_the_nearest_is_named_with_its_commands(tmp_path
     tables = tmp_path / "tables"
     write_study(tables, n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)
 
-    first_line, nearest_line, *commands, _, _ = ending.summarise_run(
-        tmp_path, VIEWS, Report(keep=1.0)
-    )
+    first_line, nearest_line, *commands, _, _ = ending.summarise_run(tmp_path, Report(keep=1.0))
 
     assert "none keeps 100 %" in first_line
     assert nearest_line.startswith("nearest ")
-    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+    with database.connect_views(sorted(tables.glob("*.parquet"))) as connection:
         most = connection.execute(
             "SELECT max(own_kept) FROM variants WHERE removed > 0 AND healing = 'none'"
         ).fetchall()[0][0]
@@ -106,14 +104,14 @@ def test_without_a_base_model_above_chance_text_names_a_variant_or_nothing_does(
             row["value"] = 0.25  # chance
     parquet.write_table(path, parquet.from_rows("benchmarks", rows))
 
-    first_line, text_line, *_ = ending.summarise_run(tmp_path, VIEWS)
+    first_line, text_line, *_ = ending.summarise_run(tmp_path)
     without_text = [row for row in rows if row["metric"] in ("acc", "acc_norm")]
     parquet.write_table(path, parquet.from_rows("benchmarks", without_text))
-    lines_without_text = ending.summarise_run(tmp_path, VIEWS)
+    lines_without_text = ending.summarise_run(tmp_path)
 
     assert "no test shows which keeps 95 %" in first_line
     assert text_line.startswith("best on text ")
-    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+    with database.connect_views(sorted(tables.glob("*.parquet"))) as connection:
         assert connection.execute("SELECT count(text_ratio) FROM variants").fetchall() == [(0,)]
     assert lines_without_text[1].startswith("warning ")
     assert "keeps" not in lines_without_text[2]
@@ -127,7 +125,7 @@ def test_new_questions_that_were_judged_stand_beside_the_base_model(tmp_path: Pa
     judgement["made_from"] = []
     parquet.write_json(tmp_path / "judged" / variant / "1.json", judgement | answers)
 
-    lines = ending.summarise_run(tmp_path, VIEWS)
+    lines = ending.summarise_run(tmp_path)
 
     [judged_line] = [line for line in lines if line.startswith("judged ")]
     assert "on the 100 new questions of new.jsonl: 60.0 % [" in judged_line
@@ -175,7 +173,7 @@ def list_table_lines(tables: Path) -> list[str]:
 
 def print_table(tables: Path) -> str:
     output = io.StringIO()
-    with database.connect_views(VIEWS, sorted(tables.glob("*.parquet"))) as connection:
+    with database.connect_views(sorted(tables.glob("*.parquet"))) as connection:
         print_variants(connection, output)
     return output.getvalue()
 
@@ -237,7 +235,7 @@ def test_a_base_model_that_guesses_is_named(tmp_path: Path) -> None:
     base = {"known": known, "guessed": guessed}
     connect_planted_tables(tmp_path / "tables", base, variants, calibrations).close()
 
-    lines = ending.summarise_run(tmp_path, VIEWS)
+    lines = ending.summarise_run(tmp_path)
 
     [warning] = [line for line in lines if line.startswith("warning")]
     assert "above chance: m on d (n = 400). " in warning
@@ -250,7 +248,7 @@ def test_a_study_that_prunes_nothing_names_the_layers_that_can_go(tmp_path: Path
         file = tables / f"{name}.parquet"
         parquet.write_table(file, parquet.read_table(file).slice(0, 0))
 
-    layer_line, report_line, _ = ending.summarise_run(tmp_path, VIEWS)
+    layer_line, report_line, _ = ending.summarise_run(tmp_path)
 
     relevance = [
         row

@@ -25,7 +25,7 @@ from lamina_workflow.report.figures.drawing import Drawing, draw_figure
 from lamina_workflow.stages.report import list_figures
 from tests import ROOT
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import VIEWS, write_study, write_tables
+from tests.given.plausible_tables import write_study, write_tables
 from tests.given.slow import slow_except
 
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
@@ -51,7 +51,7 @@ def study(request: pytest.FixtureRequest, small_study: Path, two_models: Path) -
 def connect(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
     """What the job of a figure opens: its tables and no other."""
     tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
-    return database.connect_views(VIEWS, tables)
+    return database.connect_views(tables)
 
 
 @functools.cache
@@ -92,7 +92,7 @@ def test_a_figure_reads_every_table_that_it_declares(name: str, two_models: Path
     for missing_table in tables:
         files = [two_models / f"{table}.parquet" for table in tables if table != missing_table]
         with pytest.raises(duckdb.CatalogException):
-            draw_figure(name, database.connect_views(VIEWS, files))
+            draw_figure(name, database.connect_views(files))
 
 
 def test_a_figure_is_made_if_the_studies_give_it_data() -> None:
@@ -308,7 +308,7 @@ def render_page(folder: Path, figures: tuple[str, ...] = ()) -> str:
         file.write_text(draw(name, folder).svg, encoding="utf-8")
         files.append(file)
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
-    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(folder.glob("*.parquet"))
     return page.render_report(connection, files, TEMPLATE, facts)
 
 
@@ -353,7 +353,7 @@ def test_names_from_the_configuration_cannot_break_the_page(odd_page: str) -> No
 
 
 def list_nonfinite_units(folder: Path) -> list[str]:
-    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(folder.glob("*.parquet"))
     return cautions.list_nonfinite_units(connection)
 
 
@@ -403,7 +403,7 @@ def test_a_healing_that_changed_nothing_is_reported(tmp_path: Path) -> None:
     rows = [*training_curve("weak", 5.931), *training_curve("strong", 4.2)]
     write_tables(tmp_path, training=rows)
     (sentence,) = cautions.list_ineffective_healings(
-        database.connect_views(VIEWS, tmp_path.glob("*.parquet"))
+        database.connect_views(tmp_path.glob("*.parquet"))
     )
     losses = "weak with 2 removed by s on c: 5.960 to 5.931 in 12 steps"
     assert f"{losses}, 1 of them warm-up." in sentence
@@ -434,7 +434,7 @@ def test_judging_documents_that_a_cut_makes_likelier_are_reported(tmp_path: Path
     """By more than a tenth: 22 nats to 17, but not to 21."""
     rows = [search_end(0, 22.0, "none"), search_end(1, 21.0), search_end(2, 17.0)]
     write_tables(tmp_path, searches=rows)
-    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+    with database.connect_views(tmp_path.glob("*.parquet")) as connection:
         (sentence,) = cautions.list_likelier_documents(connection)
 
     assert "2 removed by best on c (loss 22 to 17, n = 30)." in sentence

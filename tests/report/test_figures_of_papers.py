@@ -11,7 +11,7 @@ from lamina_workflow.report import answers, database
 from lamina_workflow.report.figures import rank_confusion, style
 from lamina_workflow.report.figures.drawing import Drawing, draw_figure
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 Row = dict[str, Any]
 
@@ -19,11 +19,11 @@ Row = dict[str, Any]
 def draw(name: str, folder: Path) -> Drawing:
     """A figure from the tables that it declares."""
     tables = [folder / f"{table}.parquet" for table in FIGURES[name].TABLES]
-    return draw_figure(name, database.connect_views(VIEWS, tables))
+    return draw_figure(name, database.connect_views(tables))
 
 
 def answer(question: str, folder: Path) -> list[Row]:
-    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(folder.glob("*.parquet"))
     return answers.answer_question(connection, question)
 
 

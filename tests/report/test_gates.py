@@ -22,7 +22,7 @@ from lamina_workflow.study import requests
 from tests import ROOT
 from tests.given.configurations import minimal_config, set_key, write_model_and_data
 from tests.given.planted_tables import connect_planted_tables, variant_key
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 N_QUESTIONS = 400
 GOOD = variant_key("c", removed=2)
@@ -162,7 +162,7 @@ def test_the_page_has_a_row_for_each_gate(tmp_path: Path) -> None:
     gates.append(demand(keys[0], task="microworld_recall", floor=0.99))
     parquet.write_table(tmp_path / "gates.parquet", parquet.from_rows("gates", gates))
 
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         html = render_report(connection, [], ROOT / "workflow/report/report.html.j2", {})
 
     _, _, rest = html.partition('<section id="gates">')

@@ -9,7 +9,7 @@ import pytest
 
 from lamina_workflow.report import database, leaderboard
 from tests import ROOT
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             n_test=40,
             models=(model,),
         )
-        database.build_database(VIEWS, tables, folder / "lamina.duckdb", "mine")
+        database.build_database(tables, folder / "lamina.duckdb", "mine")
         folders.append(str(folder))
     return folders
 

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 
 from lamina_workflow.report import answers, cautions, database, formatting
 from tests.given.planted_tables import BASE_KEY, variant_key
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 # Scores of twelve layers: in order, nearly in this order, and far from it.
 ORDER = np.arange(12.0)
@@ -65,7 +65,7 @@ def test_a_more_reliable_metric_is_named_by_its_agreement_within_the_task(tmp_pa
     scores = {"accuracy": ORDER, "margin": FAR_ORDER, "perplexity": NEAR_ORDER}
     files = write_relevance(tmp_path, scores)
 
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         [row] = answers.answer_question(connection, "how_sure_rankings_are")
         [sentence] = cautions.describe_reliability(connection)
 
@@ -88,7 +88,7 @@ def test_a_more_reliable_metric_is_named_by_its_agreement_within_the_task(tmp_pa
 def test_no_metric_is_named_where_none_agrees_within_the_task(tmp_path: Path) -> None:
     files = write_relevance(tmp_path, {"accuracy": ORDER, "margin": FAR_ORDER})
 
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         [row] = answers.answer_question(connection, "how_sure_rankings_are")
         [sentence] = cautions.describe_reliability(connection)
 
@@ -125,7 +125,7 @@ def test_a_loss_of_a_search_is_next_to_the_base_models_on_the_same_samples(tmp_p
         row["evaluation"] = evaluation
     files = write_tables(tmp_path, searches=rows)
 
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         base, pruned = answers.answer_question(connection, "what_searching_found")
 
     assert pruned["search_loss"] == 1.5
@@ -149,7 +149,7 @@ def test_blocks_of_joined_documents_are_not_called_texts(tmp_path: Path) -> None
     calibration = {"model": "m", "calibration": "q", "kind": "choices", "source": "t"}
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[calibration])
 
-    with database.connect_views(VIEWS, files) as connection:
+    with database.connect_views(files) as connection:
         [row] = answers.query_rows(connection, "FROM variants WHERE removed = 1")
 
     assert row["text_samples"] == 60

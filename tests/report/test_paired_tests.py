@@ -11,9 +11,9 @@ import pytest
 from scipy import stats
 
 from lamina.store import parquet
-from lamina_workflow.report import answers, database, paired_tests, summary
+from lamina_workflow.report import answers, database, paired_tests, queries, summary
 from tests.given.planted_tables import BASE_KEY, variant_key
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 # By selector and task: whether each document was answered right (1) or wrong (0).
 ANSWERS = {
@@ -116,7 +116,7 @@ def write_answers(folder: Path) -> duckdb.DuckDBPyConnection:
     files = write_tables(
         folder, calibrations=calibrations, benchmarks=benchmarks, benchmark_samples=samples
     )
-    return database.connect_views(VIEWS, files)
+    return database.connect_views(files)
 
 
 def test_selectors_are_compared_on_the_documents_that_both_answered(tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_the_report_counts_the_tasks_that_a_selector_wins(tmp_path: Path) -> Non
         tmp_path / "comparisons.parquet", parquet.from_rows("comparisons", comparisons)
     )
     files = [tmp_path / f"{table}.parquet" for table in parquet.TABLES]
-    views = database.connect_views(VIEWS, files)
-    query = (VIEWS.parent / "queries" / "which_selector_wins.sql").read_text(encoding="utf-8")
+    views = database.connect_views(files)
+    query = queries.read_query("which_selector_wins")
 
     wins = {(row["selector"], row["rival"]): row for row in answers.query_rows(views, query)}
     sentence, table = summary.compare_selectors(views, [])

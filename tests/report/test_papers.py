@@ -26,7 +26,7 @@ def comparison_rows(
 ) -> list[dict[str, Any]]:
     """What a run of the model with these benchmarks answers to `what_papers_report`."""
     files = write_tables(folder, models=[MODEL], benchmarks=benchmarks, plans=plans or [])
-    connection = database.connect_views(ROOT / "sql/views.sql", files)
+    connection = database.connect_views(files)
     return answers.answer_question(connection, "what_papers_report")
 
 

@@ -19,7 +19,6 @@ from tests.given.planted_tables import (
     share_stderr,
     variant_key,
 )
-from tests.given.plausible_tables import VIEWS
 
 KEEP = 0.9
 MAX_TEXT_RATIO = 1.8
@@ -28,7 +27,7 @@ RECIPE_KEYS = ("selector", "removed", "repair", "healing")
 
 @pytest.fixture(scope="module")
 def connection(two_models: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    with database.connect_views(VIEWS, two_models.glob("*.parquet")) as views:
+    with database.connect_views(two_models.glob("*.parquet")) as views:
         yield views
 
 
@@ -280,7 +279,7 @@ def test_sizes_are_counted_from_layers_and_patches(tmp_path: Path) -> None:
         "runs_code_in_vllm": True,
     }
     parquet.write_table(tmp_path / "models.parquet", parquet.from_rows("models", [model]))
-    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+    with database.connect_views(tmp_path.glob("*.parquet")) as connection:
         [sizes] = query_rows(connection, "FROM variant_sizes WHERE removed > 0")
         runtimes = recommendation.find_runtimes(connection, ["none"])
 
@@ -327,7 +326,7 @@ def test_where_an_export_loads_follows_the_layers_that_run(
     ).close()
     parquet.write_table(tmp_path / "models.parquet", parquet.from_rows("models", [model]))
 
-    with database.connect_views(VIEWS, tmp_path.glob("*.parquet")) as connection:
+    with database.connect_views(tmp_path.glob("*.parquet")) as connection:
         found = recommendation.find_runtimes(connection, ["none"])
 
     assert found == {"m/c/s/removed=1/none/none": runtimes}

@@ -17,7 +17,7 @@ from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.study import requests, sweeps
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 DRAWS = ("recall", "recall.2", "recall.3")
 
@@ -129,7 +129,7 @@ def replicated_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def connection(replicated_study: Path) -> duckdb.DuckDBPyConnection:
-    return database.connect_views(VIEWS, replicated_study.glob("*.parquet"))
+    return database.connect_views(replicated_study.glob("*.parquet"))
 
 
 def test_a_mean_score_over_draws_has_their_spread_and_students_interval(

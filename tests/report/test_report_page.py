@@ -17,7 +17,6 @@ from lamina_workflow.report.queries import read_query
 from tests import ROOT
 from tests.given import chromium
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import VIEWS
 from tests.given.slow import slow_except
 
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
@@ -44,9 +43,9 @@ def report_file(two_models: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("report")
     figure = folder / "relevance_maps.svg"
     map_tables = [two_models / f"{table}.parquet" for table in FIGURES["relevance_maps"].TABLES]
-    drawing = draw_figure("relevance_maps", database.connect_views(VIEWS, map_tables))
+    drawing = draw_figure("relevance_maps", database.connect_views(map_tables))
     figure.write_text(drawing.svg, encoding="utf-8")
-    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(two_models.glob("*.parquet"))
     names = {"selectors": NAMES["selectors"]}
     html = render_report(connection, [figure], TEMPLATE, {"seed": 0}, 0.9, None, names)
     (folder / "report.html").write_text(html, encoding="utf-8")
@@ -109,7 +108,7 @@ def set_controls(page: chromium.Page, **values: str) -> int:
 
 def count_variants(folder: Path, condition: str) -> int:
     """The number of variants in the tables."""
-    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(folder.glob("*.parquet"))
     variants = read_query(explorer.QUESTION).strip().rstrip(";")
     [[count]] = connection.execute(
         f"SELECT count(*) FROM ({variants}) WHERE {condition}"
@@ -312,7 +311,7 @@ def render_cards(
     judgements: Sequence[Judgement] = (),
 ) -> str:
     """The report of a study without figures; a model must keep half."""
-    connection = database.connect_views(VIEWS, folder.glob("*.parquet"))
+    connection = database.connect_views(folder.glob("*.parquet"))
     return render_report(connection, [], TEMPLATE, facts, 0.5, None, names, judgements=judgements)
 
 
@@ -410,7 +409,7 @@ def test_new_questions_that_were_judged_are_on_the_page(page_of_cards, report_fi
 
 @pytest.mark.slow
 def test_what_is_recommended_loads_in_the_program_that_is_asked_for(two_models):
-    connection = database.connect_views(VIEWS, two_models.glob("*.parquet"))
+    connection = database.connect_views(two_models.glob("*.parquet"))
 
     html = render_report(connection, [], TEMPLATE, {}, 0.5, None, NAMES, must_load="llama.cpp")
 

@@ -6,7 +6,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina_workflow.report import database, ending
+from lamina_workflow.report import database, ending, queries
 from lamina_workflow.report.answers import query_rows, recommendations
 from tests.given.planted_tables import (
     BASE_KEY,
@@ -15,7 +15,7 @@ from tests.given.planted_tables import (
     share_stderr,
     variant_key,
 )
-from tests.given.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import write_tables
 
 CHANCE = 0.25
 
@@ -47,7 +47,7 @@ def run_without_errors(
     )
     folder = tmp_path_factory.mktemp("without_errors")
     files = write_tables(folder, benchmarks=benchmarks, calibrations=[calibration])
-    return database.connect_views(VIEWS, files)
+    return database.connect_views(files)
 
 
 def test_errors_of_shares_that_are_unknown_stay_unknown(run_without_errors):
@@ -75,7 +75,7 @@ def test_errors_of_variants_that_are_unknown_stay_unknown(run_without_errors):
     "question", ["what_repair_gave_back", "what_pruning_for_one_task_costs_the_others"]
 )
 def test_nothing_is_certain_where_errors_are_unknown(run_without_errors, question):
-    sql = (VIEWS.parent / "queries" / f"{question}.sql").read_text(encoding="utf-8")
+    sql = queries.read_query(question)
 
     assert {row["certain"] for row in query_rows(run_without_errors, sql)} == {None}
 
@@ -225,7 +225,7 @@ def test_a_share_of_a_weak_base_is_said_to_have_too_few_documents(tmp_path):
 
     [score] = query_rows(run, "FROM scores WHERE removed = 1")
     [card] = recommendations(run, 0.95, None)
-    best_line = ending.summarise_run(tmp_path, VIEWS)[0]
+    best_line = ending.summarise_run(tmp_path)[0]
 
     assert score["kept"] == 1
     assert score["kept_stderr"] is None

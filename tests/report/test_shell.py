@@ -15,7 +15,6 @@ from lamina_workflow.report import answers, database, queries, shell
 from tests import ROOT
 from tests.given.plausible_tables import write_study, write_tables
 
-VIEWS = ROOT / "sql/views.sql"
 QUERIES = ROOT / "sql/queries"
 # A question whose answer is wider than a terminal.
 WIDE_QUESTION = QUERIES / "what_pruning_costs.sql"
@@ -28,7 +27,7 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.Duck
     files = write_study(
         folder, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=40
     )
-    with database.connect_views(VIEWS, files) as views:
+    with database.connect_views(files) as views:
         yield views
 
 
@@ -109,14 +108,16 @@ def test_a_value_that_does_not_fit_is_cut(connection: duckdb.DuckDBPyConnection)
 
 
 def test_a_question_is_found_by_name() -> None:
-    assert shell.find_query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
+    file = shell.find_query("which_layers_matter")
+
+    assert file == shell.QUERIES / "which_layers_matter.sql"
 
 
 def test_an_unknown_question_is_refused_with_the_nearest_name() -> None:
     message = "no question 'which_layer_matters'. Did you mean 'which_layers_matter'"
 
     with pytest.raises(LaminaError, match=message):
-        shell.find_query("which_layer_matters", QUERIES)
+        shell.find_query("which_layer_matters")
 
 
 def test_a_missing_database_is_refused_with_the_command_that_makes_it() -> None:
@@ -128,7 +129,7 @@ def test_every_question_says_when_it_has_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)  # where the numbers of papers are
-    with database.connect_views(VIEWS, write_tables(tmp_path)) as empty:
+    with database.connect_views(write_tables(tmp_path)) as empty:
         for query in QUERIES.glob("*.sql"):
             answer = shell.format_answer(empty, query.read_text())
 

@@ -12,7 +12,7 @@ from lamina_workflow.report.ending import summarise_run
 from lamina_workflow.report.figures.drawing import draw_figure
 from lamina_workflow.report.paired_tests import compare_selectors
 from tests.given.planted_tables import connect_planted_tables, variant_key
-from tests.given.plausible_tables import LAYER_SIZE, VIEWS
+from tests.given.plausible_tables import LAYER_SIZE
 
 N_LAYERS = 12
 # By selector: size, edits with their kind in table `plans`, and how many of 40 answers are right.
@@ -194,7 +194,7 @@ def test_the_ending_recommends_nothing_where_no_variant_is_smaller(tmp_path: Pat
         plans=plan_rows("swapped"),
     ).close()
 
-    first_line, *_ = summarise_run(tmp_path, VIEWS)
+    first_line, *_ = summarise_run(tmp_path)
 
     assert "none is smaller than the base model" in first_line
 

@@ -14,7 +14,7 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.store import parquet
 from lamina_workflow.report import database
-from tests.given.plausible_tables import VIEWS, write_study
+from tests.given.plausible_tables import write_study
 
 DATABASE = "results/lamina.duckdb"
 # By study: the sizes that it prunes to. A schema of the database is called `studies`.
@@ -40,7 +40,7 @@ def results_folder(
     """A folder whose database holds the three studies, `studies` built last."""
     folder = tmp_path_factory.mktemp("three")
     for study, files in study_files.items():
-        database.build_database(VIEWS, files, folder / DATABASE, study)
+        database.build_database(files, folder / DATABASE, study)
     return folder
 
 
@@ -122,7 +122,7 @@ def copied_results(results_folder: Path, tmp_path: Path) -> Path:
 def test_a_study_that_is_run_again_replaces_its_own_rows_alone(
     study_files: dict[str, list[Path]], copied_results: Path
 ) -> None:
-    database.build_database(VIEWS, study_files["second"], copied_results / DATABASE, "first")
+    database.build_database(study_files["second"], copied_results / DATABASE, "first")
 
     with duckdb.connect(copied_results / DATABASE, read_only=True) as connection:
         sizes = connection.execute(
@@ -140,7 +140,7 @@ def test_tables_of_an_earlier_version_keep_what_can_be_read(
     benchmarks = parquet.read_table(older / "benchmarks.parquet")
     parquet.write_table(older / "benchmarks.parquet", benchmarks.drop_columns(["higher_is_better"]))
     (older / "jobs.parquet").unlink()
-    database.build_database(VIEWS, study_files["first"], copied_results / DATABASE, "first")
+    database.build_database(study_files["first"], copied_results / DATABASE, "first")
 
     with duckdb.connect(copied_results / DATABASE, read_only=True) as connection:
         without_value = connection.execute(
@@ -168,7 +168,7 @@ class RunnerOfOneStudy:
         for file in self.study_files[study]:
             written.append(tables / file.name)
             parquet.write_table(written[-1], parquet.read_table(file))
-        database.build_database(VIEWS, written, self.folder / DATABASE, "mine")
+        database.build_database(written, self.folder / DATABASE, "mine")
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_names_of_studies_are_neither_patterns_nor_partitions(
 ) -> None:
     studies = {"mine[1]": "first", "mine1": "second", "lr=0.1": "studies", "a*{b,c}?": "first"}
     for name, study in studies.items():
-        database.build_database(VIEWS, study_files[study], tmp_path / DATABASE, name)
+        database.build_database(study_files[study], tmp_path / DATABASE, name)
 
     with database.open_database(tmp_path / DATABASE) as connection:
         sizes = connection.execute(

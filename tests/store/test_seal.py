@@ -22,12 +22,10 @@ from lamina.selection.plans import Plan
 from lamina.store import parquet
 from lamina.store.unfinished import Progress
 from lamina_workflow.report import database
-from tests import ROOT
 from tests.given import tiny
 from tests.given.plausible_tables import write_study
 from tests.given.variants import random_adapter
 
-VIEWS = ROOT / "sql/views.sql"
 Reader = Callable[[], Any]
 Writer = Callable[[Path], Reader]
 
@@ -185,11 +183,11 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def build_database(study: list[Path], name: str = "mine") -> None:
-    database.build_database(VIEWS, study, "results/lamina.duckdb", name)
+    database.build_database(study, "results/lamina.duckdb", name)
 
 
 def connect_views(study: list[Path]) -> None:
-    database.connect_views(VIEWS, study)
+    database.connect_views(study)
 
 
 @pytest.mark.parametrize("read", [connect_views, build_database])

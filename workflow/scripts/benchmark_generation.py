@@ -1,7 +1,6 @@
 """Measure the answers that variants of one model write to one lm-eval task, with one model load."""
 
 from pathlib import Path
-from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
@@ -11,24 +10,15 @@ from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
-from lamina.store import checksum, parquet
-from lamina_workflow.stages.benchmark import BenchmarkGeneration
-
-Rows = list[dict[str, Any]]
+from lamina.store import checksum
+from lamina_workflow.stages.benchmark import BenchmarkGeneration, Rows
 
 
 def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Rows, Rows]:
     """Rows of tables `benchmarks` and `benchmark_samples`."""
     manifest = checksum.read_json(job.manifest)
     base = load_model(manifest, check=job.check)
-    task = task_object(
-        job.name,
-        Path.cwd(),
-        job.task.num_fewshot,
-        job.task.choices,
-        trust_code=job.task.trust_code,
-        fewshot_seed=job.task.fewshot_seed,
-    )
+    task = task_object(job.name, Path.cwd(), **job.task.loading)
     benchmark = GenerationBenchmark(
         task,
         base,
@@ -44,14 +34,4 @@ def measure_block(job: BenchmarkGeneration, unfinished: Unfinished) -> tuple[Row
 
 if __name__ == "__main__":
     with run_script(snakemake):
-        job = BenchmarkGeneration.read(snakemake)
-        unfinished = Unfinished(f"{job.output}.unfinished", job.origin)
-        rows: Rows = []
-        samples: Rows = []
-        if job.variants:
-            rows, samples = measure_block(job, unfinished)
-        parquet.write_table(
-            job.samples, parquet.from_rows("benchmark_samples", samples), job.provenance
-        )
-        parquet.write_table(job.output, parquet.from_rows("benchmarks", rows), job.provenance)
-        unfinished.remove()
+        BenchmarkGeneration.read(snakemake).write(measure_block)

@@ -1,7 +1,5 @@
 """Measure one perplexity on many variants of one model, with one model load."""
 
-from typing import Any
-
 from lamina_workflow.runtime.script import run_script
 
 from lamina.data.benchmark_documents import read_texts
@@ -9,10 +7,8 @@ from lamina.evaluation import perplexity
 from lamina.evaluation.assembly import read_all_parts
 from lamina.evaluation.measuring import Unfinished, measure_variants
 from lamina.models.load import load_model, load_tokenizer
-from lamina.store import checksum, parquet
-from lamina_workflow.stages.benchmark import BenchmarkPerplexity
-
-Rows = list[dict[str, Any]]
+from lamina.store import checksum
+from lamina_workflow.stages.benchmark import BenchmarkPerplexity, Rows
 
 
 def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Rows, Rows]:
@@ -27,14 +23,4 @@ def measure_block(job: BenchmarkPerplexity, unfinished: Unfinished) -> tuple[Row
 
 if __name__ == "__main__":
     with run_script(snakemake):
-        job = BenchmarkPerplexity.read(snakemake)
-        unfinished = Unfinished(f"{job.output}.unfinished", job.origin)
-        rows: Rows = []
-        samples: Rows = []
-        if job.variants:
-            rows, samples = measure_block(job, unfinished)
-        parquet.write_table(
-            job.samples, parquet.from_rows("benchmark_samples", samples), job.provenance
-        )
-        parquet.write_table(job.output, parquet.from_rows("benchmarks", rows), job.provenance)
-        unfinished.remove()
+        BenchmarkPerplexity.read(snakemake).write(measure_block)

@@ -14,4 +14,4 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = BuildDatabase.read(snakemake)
         tables = [Path(table) for table in job.tables]
-        database.build_database(Path(job.views[0]), tables, Path(job.output), job.study)
+        database.build_database(tables, Path(job.output), job.study)

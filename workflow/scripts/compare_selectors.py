@@ -13,6 +13,6 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = CompareSelectors.read(snakemake)
         tables = [Path(table) for table in job.tables]
-        connection = database.connect_views(Path(job.views[0]), tables)
+        connection = database.connect_views(tables)
         rows = compare_selectors(connection)
         parquet.write_table(job.output, parquet.from_rows("comparisons", rows), job.provenance)

@@ -26,14 +26,7 @@ def log_samples(job: LogSamples) -> None:
 
     results = []
     for name, entry in job.tasks.items():
-        task = load_task(
-            name,
-            Path.cwd(),
-            entry.num_fewshot,
-            entry.choices,
-            trust_code=entry.trust_code,
-            fewshot_seed=entry.fewshot_seed,
-        )
+        task = load_task(name, Path.cwd(), **entry.loading)
         benchmark = TaskBenchmark(task, base, tokenizer, entry.limit, style)
         results.append(benchmark.evaluate(model, assembly.name_variant(variant)))
     template = tokenizer.chat_template if style.chat_template else None

@@ -17,7 +17,6 @@ if __name__ == "__main__":
         # these are computed only once.
         sql = "".join(Path(query).read_text(encoding="utf-8") for query in job.queries)
         connection = database.connect_views(
-            Path(job.views[0]),
             [Path(table) for table in job.tables],
             computed=re.findall(r"\w+", sql),
         )

@@ -17,7 +17,6 @@ if __name__ == "__main__":
     with run_script(snakemake):
         job = RenderReport.read(snakemake)
         connection = database.connect_views(
-            Path(job.views[0]),
             [Path(table) for table in job.tables],
             computed=REPEATED_VIEWS,
         )

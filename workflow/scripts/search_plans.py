@@ -1,6 +1,5 @@
 """Search the sets of units that one selector removes, at every size that a study requires."""
 
-import hashlib
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +12,7 @@ from lamina.models.load import load_model
 from lamina.options.metrics import MODULES
 from lamina.selection.sets import SearchRequest
 from lamina.store import checksum, parquet
+from lamina.store.unfinished import digest_settings
 from lamina_workflow.stages.prune import SearchPlans
 
 # The keys of a donor's manifest that a plan records.
@@ -31,6 +31,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
     """The inputs of the search; it logs its measurements in `log`."""
     manifest = checksum.read_json(job.manifest)
     files = {job.keys["calibration"]: job.calibration} | job.data
+    files_read = [job.manifest, *job.manifests.values(), *files.values()]
     model = load_model(manifest, check=job.check)
     return SearchRequest(
         model=model,
@@ -45,7 +46,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         manifest=manifest,
         questions=draw_questions(job, model, manifest),
         log=log,
-        origin=hash_origin(job, [job.manifest, *job.manifests.values(), *files.values()]),
+        origin=digest_settings(job.settings, *files_read),
     )
 
 
@@ -62,12 +63,6 @@ def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> An
     judge = job.selector.judge or job.keys["calibration"]
     module = import_module(MODULES["generate"])
     return module.draw_questions(judge, job.asked, model, manifest, Path.cwd(), "judge_by: written")
-
-
-def hash_origin(job: SearchPlans, files: list[str]) -> str:
-    """A hash of options and content: a killed search resumes from a log with the same hash."""
-    contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
-    return hashlib.sha256(repr([job.settings, contents]).encode()).hexdigest()
 
 
 if __name__ == "__main__":

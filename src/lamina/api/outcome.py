@@ -135,11 +135,10 @@ def _open_benchmarks(base: PreparedModel, entries: Benchmarks) -> Iterator[Score
     root = Path.cwd()
     style = Style.of(base.manifest)
     for name, entry in entries.tasks.items():
-        arguments = (name, root, entry.num_fewshot, entry.choices, None, entry.trust_code)
-        task = load_task(*arguments, entry.fewshot_seed)
+        task = load_task(name, root, **entry.loading)
         yield TaskBenchmark(task, base.model, base.tokenizer, entry.limit, style).score
         if entry.generate is not None:
-            single_task = task_object(*arguments, entry.fewshot_seed)
+            single_task = task_object(name, root, **entry.loading)
             yield GenerationBenchmark(
                 single_task, base.model, base.tokenizer, entry.generate, entry.limit, style
             ).score

@@ -1,7 +1,7 @@
 """Section `benchmarks`: what is measured on the variants, and on the base model for comparison."""
 
 import itertools
-from typing import Annotated, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -93,6 +93,11 @@ class TaskEntry(Entry):
         "Also measures answers that the model generates. `{}` measures greedy answers.",
         None,
     )
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """The arguments of `lamina.data.lm_tasks.load_task` after the task's name and folder."""
+        return self.model_dump(include={"num_fewshot", "choices", "trust_code", "fewshot_seed"})
 
 
 class PerplexityEntry(Choice):

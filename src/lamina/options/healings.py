@@ -123,6 +123,7 @@ class Healing(Choice):
 
     def ordered_weights(self, own: str) -> list[tuple[str, float]]:
         """The weights of `weights`. Their order does not follow that in the configuration."""
-        sorted_data = dict(sorted(dict(self.data).items()))  # type: ignore[arg-type]
-        sorted_healing = self.model_copy(update={"data": sorted_data})
-        return list(sorted_healing.weights(own).items())
+        assert isinstance(self.data, dict)
+        weights = self.weights(own)
+        names = [own if name == OWN else name for name in sorted(self.data)]
+        return [(name, weights[name]) for name in dict.fromkeys(names)]  # `own` may be named too

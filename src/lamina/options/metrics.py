@@ -24,19 +24,16 @@ class MetricEntry:
     pass_: str
     columns: tuple[str, ...]
     help: str
-    adds: bool = True
     runs: bool = False
     remedy: str = ""
 
     @property
     def removes(self) -> bool:
-        """Whether it compares models without a unit with the model that has it."""
-        return self.pass_ == "removal"
+        """Whether it compares models without a unit with the model that has it.
 
-    @property
-    def losing(self) -> bool:
-        """Whether every sample has a loss whose mean ranks removals, which searches need."""
-        return self.removes and self.adds
+        Then every sample has a loss whose mean ranks removals, which searches need.
+        """
+        return self.pass_ == "removal"
 
     @property
     def writes(self) -> bool:

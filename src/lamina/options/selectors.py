@@ -251,15 +251,13 @@ class Selector(Choice):
                 "metric",
             )
 
-        if self.SEARCHES and not metric.losing:
+        if self.SEARCHES and not metric.removes:
             lacking_words = "has no value for a set of removed units"
-            if metric.removes:
-                lacking_words = "is not the mean of a loss per sample"
             if metric.writes:
                 lacking_words = "is measured by written answers and not by a loss per sample"
             raise invalid(
                 f"'{metric.name}' {lacking_words}, which is what strategy '{self.strategy}' "
-                f"compares. Write metric: {metrics_where(lambda metric: metric.losing)}, or "
+                f"compares. Write metric: {metrics_where(lambda metric: metric.removes)}, or "
                 "strategy: iterative.",
                 "metric",
             )

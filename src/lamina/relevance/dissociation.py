@@ -84,7 +84,7 @@ class DissociationRow(TypedDict):
 
 
 def dissociation_rows(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
+    calibrations: Sequence[Mapping[str, Any]], sweeps: dataset.Dataset
 ) -> Iterator[DissociationRow]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
     tasks_by_kind: dict[tuple[str, str], list[SweptTask]] = {}

@@ -315,7 +315,7 @@ def score_draws(
 
 def comparison_rows(
     calibrations: Sequence[Mapping[str, Any]],
-    sweeps: pa.Table | dataset.Dataset,
+    sweeps: dataset.Dataset,
     first: str,
     others: Sequence[str],
 ) -> Iterator[Comparison]:
@@ -323,8 +323,7 @@ def comparison_rows(
 
     Only calibrations on which both have scores count, and only metrics that distinguish units.
 
-    `calibrations` are the rows of that table; a data set of sweeps is read calibration by
-    calibration.
+    `calibrations` are the rows of that table; sweeps are read calibration by calibration.
     """
     paired_scores = _paired_scores(calibrations, sweeps, first, others)
     kinds = list(KIND_PATTERNS)
@@ -343,7 +342,7 @@ def comparison_rows(
 
 def _paired_scores(
     calibrations: Sequence[Mapping[str, Any]],
-    sweeps: pa.Table | dataset.Dataset,
+    sweeps: dataset.Dataset,
     first: str,
     others: Sequence[str],
 ) -> dict[tuple[str, str, str], dict[str, tuple[Draws, Draws]]]:
@@ -368,7 +367,7 @@ def _paired_scores(
 
 def reliabilities(
     calibrations: Sequence[Mapping[str, Any]],
-    sweeps: pa.Table | dataset.Dataset,
+    sweeps: dataset.Dataset,
     metrics: Sequence[str],
 ) -> Iterator[MetricReliability]:
     """The reliability of every measured ranking: by metric, calibration and kind of unit."""
@@ -385,15 +384,14 @@ def reliabilities(
 
 
 def base_sweeps(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
+    calibrations: Sequence[Mapping[str, Any]], sweeps: dataset.Dataset
 ) -> Iterator[BaseSweep]:
     """The sweeps of base models, read one by one; `calibrations` are the rows of that table."""
-    sweep_dataset = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
     is_base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
     for calibration in calibrations:
         is_model = dataset.field("model") == calibration["model"]
         is_calibration = dataset.field("calibration") == calibration["calibration"]
-        calibration_table = sweep_dataset.to_table(filter=is_base & is_model & is_calibration)
+        calibration_table = sweeps.to_table(filter=is_base & is_model & is_calibration)
         for kind, pattern in KIND_PATTERNS.items():
             is_kind = pc.match_substring_regex(calibration_table["unit"], pattern)
             is_current_model = pc.equal(calibration_table["unit"], "none")

@@ -41,9 +41,6 @@ class Metric:
 
     help: ClassVar[str]
 
-    adds: ClassVar[bool] = True
-    """Whether the mean of `loss` over samples ranks removals. Searches need this."""
-
     runs: ClassVar[bool] = False
     """Whether a whole run of layers has a value. Strategy `block` needs this."""
 

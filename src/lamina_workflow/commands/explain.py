@@ -36,8 +36,7 @@ def find_file(text: str) -> Path:
     if path.exists() or path.suffix:
         return path
     variant = Variant.parse(resolve_variant(text))
-    key = f"{variant.model}/{variant.calibration}/{variant.selector}"
-    return Path(paths.plan(key, variant.removed))
+    return Path(paths.plan(variant.key, variant.removed))
 
 
 if __name__ == "__main__":

@@ -169,13 +169,13 @@ def remaining_units(n_layers: int, removed: int, kind: str) -> list[str]:
     return all_units(n_layers, kind, list(draw_plan(n_layers, removed, kind).edits))
 
 
-def draw_plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
+def draw_plan(n_layers: int, removed: int, kind: str = "layer") -> Candidate:
     """A model without `removed` units, or layers' worth of units if `kind` is `both`.
 
-    Only a run shows which units are removed, so they are drawn. A `seed` always gives the same
-    ones. Below size 0, layers run again.
+    Only a run shows which units are removed, so they are drawn, always the same ones. Below
+    size 0, layers run again.
     """
-    generator = Random(f"{n_layers} {removed} {kind} {seed}")
+    generator = Random(f"{n_layers} {removed} {kind} ")
     if removed < 0:
         return _draw_repetitions(n_layers, -removed, generator)
     n_units = 2 * removed if kind == "both" else removed

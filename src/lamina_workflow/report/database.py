@@ -41,7 +41,7 @@ _RESERVED_SCHEMAS = ("main", "studies", "information_schema", "pg_catalog", "tem
 
 
 def connect_views(
-    views: str | Path, tables: Iterable[str | Path], computed: Container[str] = ()
+    tables: Iterable[str | Path], computed: Container[str] = ()
 ) -> duckdb.DuckDBPyConnection:
     """Open the views of these Parquet files, `{table}.parquet` each, in memory without comments.
 
@@ -54,7 +54,7 @@ def connect_views(
     """
     connection = duckdb.connect()
     _add_tables(connection, tables, "VIEW")
-    for statement in split_statements(read_view_statements(views)):
+    for statement in split_statements(read_view_statements()):
         if find_subject_view(statement) in computed:
             statement = turn_view_into_table(statement)
         # DuckDB refuses to create a view of which a table is missing.
@@ -103,9 +103,7 @@ def open_database(file: str | Path) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def build_database(
-    views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study"
-) -> None:
+def build_database(tables: Iterable[str | Path], output: str | Path, study: str = "study") -> None:
     """Write a database file with this study, other studies in the folder, and the views of each.
 
     Raises LaminaError if a table has no file: the views of a file must all work.
@@ -126,9 +124,7 @@ def build_database(
     temporary_file = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
-            DatabaseWriter(connection, views, study).write(
-                temporary_file, table_files, studies_folder
-            )
+            DatabaseWriter(connection, study).write(temporary_file, table_files, studies_folder)
         os.replace(temporary_file, output)
     finally:
         _remove_temporary_files(output)
@@ -157,11 +153,9 @@ def _keep_tables(files: Iterable[Path], folder: Path) -> None:
 class DatabaseWriter:
     """Fills a database file, which it attaches as `output`."""
 
-    def __init__(
-        self, connection: duckdb.DuckDBPyConnection, views: str | Path, study: str
-    ) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, study: str) -> None:
         self.connection = connection
-        self.statements = split_statements(read_view_statements(views))
+        self.statements = split_statements(read_view_statements())
         self.study = study
 
     def write(self, file: Path, tables: Iterable[Path], studies_folder: Path) -> None:

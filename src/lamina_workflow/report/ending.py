@@ -32,7 +32,6 @@ MAX_NAMED = 5  # calibrations, and layers of each, that are named
 
 def summarise_run(
     results: str | Path = "results",
-    views: str | Path = paths.VIEWS,
     wanted: Report = DEFAULT_REPORT,
     configuration: str = "",
     stock_repairs: Collection[str] = ("none",),
@@ -47,7 +46,7 @@ def summarise_run(
     configuration: The argument that names the configuration of the run in a command.
     stock_repairs: `none`, and the repairs that leave no patch in the model.
     """
-    with database.connect_views(views, list_tables(results)) as connection:
+    with database.connect_views(list_tables(results)) as connection:
         allowed = None
         if wanted.must_load:
             runtimes = find_runtimes(connection, stock_repairs)
@@ -262,7 +261,7 @@ def main(arguments: Sequence[str]) -> None:
         if arguments[0] not in DEFAULT_CONFIGURATIONS:
             configuration = f" {arguments[0]}"
     lines = summarise_run(wanted=wanted, configuration=configuration, stock_repairs=stock_repairs)
-    with database.connect_views(paths.VIEWS, list_tables(paths.RESULTS)) as connection:
+    with database.connect_views(list_tables(paths.RESULTS)) as connection:
         print_variants(connection, sys.stdout)
     database.open_database(shell.DATABASE).close()  # check it before sending anybody there
     print("\n".join([*lines, *source_lines]))

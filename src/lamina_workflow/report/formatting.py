@@ -1,10 +1,13 @@
 """Format numbers and removals for tables and cards; these are filters of the page's template."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from lamina.models.units import describe_moves, parse_unit, removals_among
-from lamina_workflow.report.figures.style import format_interval
+from lamina_workflow.report.figures.style import format_interval, with_minus_signs
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
 DASH = "–"  # stands for a missing number
@@ -14,7 +17,7 @@ def format_decimal(value: float | None, digits: int = 3) -> str:
     """A number for a table cell; a dash if there is none."""
     if value is None:
         return DASH
-    return f"{value:.{digits}f}".replace("-", "−")
+    return with_minus_signs(f"{value:.{digits}f}")
 
 
 def format_measurement(value: float | None, stderr: float | None, digits: int = 3) -> str:
@@ -26,7 +29,7 @@ def format_measurement(value: float | None, stderr: float | None, digits: int = 
 
 def format_signed(value: float, form: str = ".2f") -> str:
     """A number in a sentence, with a true minus sign."""
-    return f"{value:{form}}".replace("-", "−")
+    return with_minus_signs(f"{value:{form}}")
 
 
 def format_percent(value: float | None, stderr: float | None) -> str:
@@ -146,3 +149,17 @@ FILTERS = (
     format_share,
     format_time_ratio,
 )
+
+
+def make_environment(folder: Path) -> jinja2.Environment:
+    """The environment of the templates in a folder."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    for function in FILTERS:
+        environment.filters[function.__name__] = function
+    return environment

@@ -11,14 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from lamina import paths
 from lamina.errors import report_errors
 from lamina.store import parquet
 from lamina_workflow.report.answers import query_rows
 from lamina_workflow.report.database import open_database
-from lamina_workflow.report.formatting import FILTERS
+from lamina_workflow.report.formatting import make_environment
 
 TEMPLATE = "workflow/report/leaderboard.html.j2"
 VARIANTS = """
@@ -47,14 +45,7 @@ def read_variants(runs: Sequence[str]) -> list[dict[str, Any]]:
 def render_leaderboard(variants: Sequence[dict[str, Any]], n_runs: int) -> str:
     """The page as HTML, for variants from `read_variants`."""
     template = Path(paths.locate(TEMPLATE))
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template.parent),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update({function.__name__: function for function in FILTERS})
+    environment = make_environment(template.parent)
     return environment.get_template(template.name).render(variants=variants, n_runs=n_runs)
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 import duckdb
-import jinja2
 from markupsafe import Markup
 
 from lamina.models.export.runtimes import RUNTIMES
 from lamina.options.metrics import METRICS
 from lamina_workflow.report import answers, explorer, summary
 from lamina_workflow.report.answers import answer_question, group_rows, query_rows
-from lamina_workflow.report.formatting import FILTERS
+from lamina_workflow.report.formatting import make_environment
 from lamina_workflow.report.inline_svg import read_figures
 from lamina_workflow.report.judgements import Judgement, compare_scores
 from lamina_workflow.report.recommendation import RUNTIME_NAMES, Recommender
@@ -118,7 +117,7 @@ def render_report(
         "variants": variants,
         "facts": flatten_facts(facts),
     }
-    return _make_environment(template.parent).get_template(template.name).render(contents)
+    return make_environment(template.parent).get_template(template.name).render(contents)
 
 
 def _answer_sections(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
@@ -130,19 +129,6 @@ def _answer_sections(connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     contents["disagreements"] = contents["disagreements"][:MAX_DISAGREEMENTS]
     contents["diagnoses"] = [row for row in contents["diagnoses"] if row["layer"] is None]
     return contents
-
-
-def _make_environment(folder: Path) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    for function in FILTERS:
-        environment.filters[function.__name__] = function
-    return environment
 
 
 def _summarise_with_sizes(

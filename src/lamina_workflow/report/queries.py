@@ -16,24 +16,29 @@ _READ_COMMAND = re.compile(r"^\.read (\S+)$", re.MULTILINE)  # of DuckDB's shell
 _EMPTY_PREFIX = "-- Empty "
 
 
-def list_view_files(views: str | Path = paths.VIEWS) -> list[str]:
+def list_view_files() -> list[str]:
     """The views file and the files that it reads, in order."""
-    return [str(views), *map(str, _find_included_files(Path(views)).values())]
+    views = _locate_views()
+    return [str(views), *map(str, _find_included_files(views).values())]
 
 
-def read_view_statements(views: str | Path = paths.VIEWS) -> str:
+def read_view_statements() -> str:
     """All statements of the views file, with the files that it reads inserted.
 
     The file names two metrics whose scores other views read; the returned text has every metric.
     """
+    views = _locate_views()
     included = {
-        name: file.read_text(encoding="utf-8")
-        for name, file in _find_included_files(Path(views)).items()
+        name: file.read_text(encoding="utf-8") for name, file in _find_included_files(views).items()
     }
-    text = Path(views).read_text(encoding="utf-8")
+    text = views.read_text(encoding="utf-8")
     text = _READ_COMMAND.sub(lambda command: included[command[1]], text)
     metrics = ", ".join(f"'{metric}'" for metric in METRICS)
     return _METRIC_PIVOT.sub(lambda pivot: f"{pivot[1]}{metrics}{pivot[3]}", text)
+
+
+def _locate_views() -> Path:
+    return Path(paths.locate("sql/views.sql"))
 
 
 def _find_included_files(views: Path) -> dict[str, Path]:

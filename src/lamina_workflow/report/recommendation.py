@@ -180,6 +180,7 @@ class Recommender:
     def _complete(self, row: Mapping[str, Any]) -> dict[str, Any]:
         variants = row["variants"]
         known_runtimes = [set(self.runtimes[name]) for name in variants if name in self.runtimes]
+        sizes = [self.sizes[name] for name in variants if name in self.sizes]
         loading = ""
         if known_runtimes:
             has_code = _has_code(row, self.stock_repairs)
@@ -187,48 +188,42 @@ class Recommender:
         return {
             **row,
             "verdict": judge(row, self.keep, self.general_text),
-            "size": self._describe_size(variants),
-            "speed": self._describe_speed(variants),
+            "size": _describe_size(sizes) if sizes else "",
+            "speed": _describe_speed(sizes) if sizes else "",
             "loading": loading,
             "handles": {name: self.handles.get(name, name) for name in variants},
         }
 
-    def _describe_size(self, variants: Sequence[str]) -> str:
-        """`2.4 → 1.9 MB, 602,432 → 472,960 parameters`; for several variants their mean."""
-        sizes = [self.sizes[name] for name in variants if name in self.sizes]
-        if not sizes:
-            return ""
-        base = sizes[0]
-        weights_bytes = fmean(row["weights_bytes"] for row in sizes)
-        parameters = fmean(row["parameters"] for row in sizes)
-        return (
-            f"{format_bytes(base['base_weights_bytes'])} → {format_bytes(weights_bytes)}, "
-            f"{base['base_parameters']:,} → {parameters:,.0f} parameters "
-            f"({100 * parameters / base['base_parameters']:.1f} %)"
-        )
 
-    def _describe_speed(self, variants: Sequence[str]) -> str:
-        """Tokens per second compared with the base model: measured, or else estimated.
+def _describe_size(sizes: Sequence[Mapping[str, Any]]) -> str:
+    """`2.4 → 1.9 MB, 602,432 → 472,960 parameters`; for several variants their mean."""
+    base = sizes[0]
+    weights_bytes = fmean(row["weights_bytes"] for row in sizes)
+    parameters = fmean(row["parameters"] for row in sizes)
+    return (
+        f"{format_bytes(base['base_weights_bytes'])} → {format_bytes(weights_bytes)}, "
+        f"{base['base_parameters']:,} → {parameters:,.0f} parameters "
+        f"({100 * parameters / base['base_parameters']:.1f} %)"
+    )
 
-        Errors of several variants are added as if they were one, since most share a timing.
-        """
-        sizes = [self.sizes[name] for name in variants if name in self.sizes]
-        if not sizes:
-            return ""
-        if any(row["tokens_per_second"] is None for row in sizes):
-            ratio = fmean(row["estimated_speed_ratio"] for row in sizes)
-            return f"× {ratio:.2f} tokens per second, estimated from the weights read per token"
-        repeats = min(row["speed_repeats"] for row in sizes)
-        ratio_words = format_speed_ratio(
-            fmean(row["tokens_per_second_ratio"] for row in sizes),
-            fmean(row["tokens_per_second_ratio_stderr"] for row in sizes),
-            repeats,
-        )
-        speed = fmean(row["tokens_per_second"] for row in sizes)
-        base_speed = fmean(
-            row["tokens_per_second"] / row["tokens_per_second_ratio"] for row in sizes
-        )
-        return (
-            f"{base_speed:,.0f} → {speed:,.0f} tokens per second, {ratio_words} "
-            f"(n = {repeats} repetitions)"
-        )
+
+def _describe_speed(sizes: Sequence[Mapping[str, Any]]) -> str:
+    """Tokens per second compared with the base model: measured, or else estimated.
+
+    Errors of several variants are added as if they were one, since most share a timing.
+    """
+    if any(row["tokens_per_second"] is None for row in sizes):
+        ratio = fmean(row["estimated_speed_ratio"] for row in sizes)
+        return f"× {ratio:.2f} tokens per second, estimated from the weights read per token"
+    repeats = min(row["speed_repeats"] for row in sizes)
+    ratio_words = format_speed_ratio(
+        fmean(row["tokens_per_second_ratio"] for row in sizes),
+        fmean(row["tokens_per_second_ratio_stderr"] for row in sizes),
+        repeats,
+    )
+    speed = fmean(row["tokens_per_second"] for row in sizes)
+    base_speed = fmean(row["tokens_per_second"] / row["tokens_per_second_ratio"] for row in sizes)
+    return (
+        f"{base_speed:,.0f} → {speed:,.0f} tokens per second, {ratio_words} "
+        f"(n = {repeats} repetitions)"
+    )

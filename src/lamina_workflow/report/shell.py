@@ -28,14 +28,14 @@ COLUMN_GAP = "  "
 UNLIMITED = sys.maxsize  # width of a table with all columns
 
 
-def find_query(name: str, folder: Path = QUERIES) -> Path:
+def find_query(name: str) -> Path:
     """The file of a question, by its name or its path.
 
     Raises LaminaError if there is no such question. The message names the nearest one.
     """
-    known = sorted(path.stem for path in folder.glob("*.sql"))
+    known = sorted(path.stem for path in QUERIES.glob("*.sql"))
     if name in known:
-        return folder / f"{name}.sql"
+        return QUERIES / f"{name}.sql"
     if Path(name).is_file():
         return Path(name)
     raise LaminaError(

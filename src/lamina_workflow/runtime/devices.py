@@ -75,7 +75,7 @@ def _installed_devices() -> list[str]:
 
 
 @contextmanager
-def acquire_devices(count: int = 1) -> Iterator[None]:
+def acquire_devices(count: int) -> Iterator[None]:
     """Wait for `count` devices and show this process only those, until the block or it ends.
 
     The process is also kept off the network. Nothing is locked without a GPU, or if a scheduler has

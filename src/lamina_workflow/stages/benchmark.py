@@ -1,7 +1,7 @@
 """Jobs of rules/benchmark.smk: measurements on the variants of a model and on the base model."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from lamina.options.benchmarks import Efficiency, Generate, PerplexityEntry, TaskEntry
 from lamina.options.entry import Options
@@ -11,6 +11,11 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.stages.changes import repair_modules
 from lamina_workflow.stages.job import READ, WRITTEN, OnModel, follow_family, time_limit
 from lamina_workflow.study import requests
+
+if TYPE_CHECKING:
+    from lamina.evaluation.measuring import Unfinished
+
+Rows = list[dict[str, Any]]
 
 
 class Measuring(OnModel):
@@ -57,6 +62,26 @@ class BenchmarkBlock(Measuring):
     def _entries(cls, config: Configuration, name: str) -> dict[str, Any]:
         """The configuration's entries about what is measured, by the names of fields."""
         return {}
+
+    def write(self, measure_block: Callable[[Self, "Unfinished"], tuple[Rows, Rows]]) -> None:
+        """Measure the block, if it has variants, and write its tables.
+
+        measure_block: Returns the rows of tables `benchmarks` and `benchmark_samples`.
+        """
+        # Rules import this module, and these import torch and pyarrow.
+        from lamina.evaluation.measuring import Unfinished
+        from lamina.store import parquet
+
+        unfinished = Unfinished(f"{self.output}.unfinished", self.origin)
+        rows: Rows = []
+        samples: Rows = []
+        if self.variants:
+            rows, samples = measure_block(self, unfinished)
+        parquet.write_table(
+            self.samples, parquet.from_rows("benchmark_samples", samples), self.provenance
+        )
+        parquet.write_table(self.output, parquet.from_rows("benchmarks", rows), self.provenance)
+        unfinished.remove()
 
 
 class BenchmarkTask(BenchmarkBlock):

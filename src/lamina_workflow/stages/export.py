@@ -43,7 +43,7 @@ class ExportVariant(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
+        variant = Variant.of(w)
         check_variant(config, variant)
         return cls(
             variant=str(variant),
@@ -65,7 +65,7 @@ class LogSamples(Measuring):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
+        variant = Variant.of(w)
         names = requests.list_tasks(config, variant)
         return cls(
             variants=[str(variant)],

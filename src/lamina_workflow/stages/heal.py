@@ -32,7 +32,7 @@ class HealVariant(OnModel):
     def of(cls, config: Configuration, w: Any) -> Self:
         healing = config.healings[w.healing]
         return cls(
-            variant=str(Variant.of({**dict(w.items()), "removed": int(w.removed)})),
+            variant=str(Variant.of(w)),
             healing=healing,
             weights=healing.ordered_weights(w.calibration),
             repairs=repair_modules(config, [w.repair]),

@@ -96,15 +96,19 @@ def _group_runs(rows: style.Rows) -> dict[str, list[int]]:
 
     Variants with the fewest removed layers come first.
     """
-    ordered_rows = sorted(
-        rows, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])
-    )
     runs_by_variant: dict[str, list[int]] = {}
-    for row in ordered_rows:
+    for row in sort_timings(rows):
         run_counts = runs_by_variant.setdefault(name_variant(row), [])
         if row["runs"] not in run_counts:
             run_counts.append(row["runs"])
     return runs_by_variant
+
+
+def sort_timings(rows: style.Rows) -> style.Rows:
+    """The timings by number of removed layers, those without a repair first."""
+    return sorted(
+        rows, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])
+    )
 
 
 def format_runs(count: int) -> str:

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from lamina_workflow.report.answers import answer_question, group_rows
 from lamina_workflow.report.figures import style
 from lamina_workflow.report.figures.cells import draw_number_cell
-from lamina_workflow.report.figures.efficiency import format_runs, name_variant
+from lamina_workflow.report.figures.efficiency import format_runs, name_variant, sort_timings
 from lamina_workflow.report.paired_tests import NOISY, ratio_interval
 
 TITLE = "What pruning buys, by prompt and batch"
@@ -92,10 +92,7 @@ def _name(row: dict[str, Any]) -> str:
 
 def _list_variants(rows: style.Rows) -> list[str]:
     """The timed variants by name, those with the fewest removed layers first."""
-    ordered_rows = sorted(
-        rows, key=lambda row: (row["removed"], row["repair"] != "none", row["repair"], row["runs"])
-    )
-    return list(dict.fromkeys(_name(row) for row in ordered_rows))
+    return list(dict.fromkeys(_name(row) for row in sort_timings(rows)))
 
 
 def _set_up_panel(axes: Axes, names: list[str], loads: list[tuple[Any, ...]]) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from lamina.variant import describe_size
 from lamina_workflow.report.answers import group_rows
 from lamina_workflow.report.figures import style
-from lamina_workflow.report.figures.training_curves import KEPT_STYLE, choose_marker
+from lamina_workflow.report.figures.training_curves import KEPT_STYLE, choose_dashes, choose_marker
 
 TITLE = "How test scores go as healing goes on"
 POSITION = 81
@@ -44,7 +44,7 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     for selector, repair in group_rows(rows, "selector", "repair"):
         name = selector if repair == "none" else f"{selector} + {repair}"
         marker = choose_marker(theme.selector_styles[selector], repair)
-        legend_entries.append((name, {"linestyle": _choose_dashes(repair), **marker}))
+        legend_entries.append((name, {"linestyle": choose_dashes(repair), **marker}))
     chosen_style = {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}
     legend_entries.append(("chosen by validation", chosen_style))
     legend_entries.append(("base model", BASE_STYLE))
@@ -67,11 +67,6 @@ def _find_reach(row: dict[str, Any]) -> tuple[float, float]:
     return style.find_reach(row["value"], row["stderr"], row["n_samples"])
 
 
-def _choose_dashes(repair: str) -> str:
-    """Solid without a patch, dashed with one."""
-    return "-" if repair == "none" else "--"
-
-
 def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: float) -> None:
     """The scores of the epochs with 95 % intervals, and a star for the chosen one."""
     # The chosen epoch may also be among the tested ones, with the same weights and score.
@@ -81,7 +76,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, marker: style.LineStyle, offset: f
         [row["epoch"] + offset for row in shown_rows],
         [row["value"] for row in shown_rows],
         yerr=style.stack_reaches(_find_reach(row) for row in shown_rows),
-        linestyle=_choose_dashes(rows[0]["repair"]),
+        linestyle=choose_dashes(rows[0]["repair"]),
         linewidth=1.1,
         elinewidth=0.8,
         capsize=1.6,

@@ -138,9 +138,7 @@ def _draw_metric(
     if isinstance(scale, LogNorm):
         label += ", log scale"
     bar = style.add_colour_bar(figure, all_axes[: len(maps)], scale, colours, label, 0.6)
-    if isinstance(scale, LogNorm):
-        style.set_log_ticks(bar.ax.xaxis)
-    else:
+    if not isinstance(scale, LogNorm):
         bar.ax.xaxis.set_major_locator(MaxNLocator(5))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
@@ -173,18 +173,12 @@ def _add_colour_bars(
 ) -> None:
     """The scales of both maps, above them."""
     label = "accuracy lost (share above chance)"
-    _add_colour_bar(figure, accuracy_axes, ACCURACY_SCALE, ACCURACY, label, "min")
+    style.add_colour_bar(
+        figure, accuracy_axes, ACCURACY_SCALE, ACCURACY, label, 0.9, aspect=30, extend="min"
+    )
     note = ", log scale" if isinstance(cosine_scale, LogNorm) else ""
     label = f"1 − cos over the layer{note}"
-    _add_colour_bar(figure, cosine_axes, cosine_scale, COSINE, label, "neither")
-
-
-def _add_colour_bar(
-    figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, label: str, extend: str
-) -> None:
-    bar = style.add_colour_bar(figure, axes, scale, colours, label, 0.9, aspect=30, extend=extend)
-    if isinstance(scale, LogNorm):
-        style.set_log_ticks(bar.ax.xaxis)
+    style.add_colour_bar(figure, cosine_axes, cosine_scale, COSINE, label, 0.9, aspect=30)
 
 
 def _legend_entries() -> list[style.LegendEntry]:

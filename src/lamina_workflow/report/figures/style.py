@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
@@ -192,6 +192,8 @@ def add_colour_bar(
     bar = figure.colorbar(mappable, ax=panels, location="top", shrink=shrink, **shape)
     bar.set_label(label)
     bar.outline.set_linewidth(0.4)
+    if isinstance(scale, LogNorm):
+        set_log_ticks(bar.ax.xaxis)
     return bar
 
 

@@ -55,13 +55,13 @@ def draw(rows: style.Rows, theme: style.Theme) -> Figure:
     for selector, repair in group_rows(rows, "selector", "repair"):
         name = selector if repair == "none" else f"{selector} + {repair}"
         marker = choose_marker(theme.selector_styles[selector], repair)
-        legend_entries.append((name, {"linestyle": _dashes(repair), **marker}))
+        legend_entries.append((name, {"linestyle": choose_dashes(repair), **marker}))
     legend_entries.append(("weights kept", {"color": style.NEUTRAL, "linestyle": "", **KEPT_STYLE}))
     style.add_legend(figure, legend_entries, 4)
     return figure
 
 
-def _dashes(repair: str) -> str:
+def choose_dashes(repair: str) -> str:
     """Solid without a patch, dashed with one."""
     return "-" if repair == "none" else "--"
 
@@ -82,7 +82,7 @@ def _draw_curve(axes: Axes, rows: style.Rows, selector_style: style.LineStyle, r
     colour = selector_style["color"]
     training_rows = [row for row in rows if row["loss"] is not None]
     steps, means, half_widths = _average_steps(training_rows)
-    axes.plot(steps, means, linestyle=_dashes(repair), linewidth=1.2, color=colour)
+    axes.plot(steps, means, linestyle=choose_dashes(repair), linewidth=1.2, color=colour)
     axes.fill_between(
         steps, means - half_widths, means + half_widths, alpha=0.18, linewidth=0, color=colour
     )
