@@ -76,6 +76,24 @@ def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None
     assert "none keeps 100 %" in strict_line
 
 
+def test_a_share_without_an_interval_competes_with_certain_ones(tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    write_study(tables, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
+    path = tables / "benchmarks.parquet"
+    rows = parquet.read_table(path).to_pylist()
+    for row in rows:
+        if "facts" in row["task"] and row["metric"].startswith("acc"):
+            row["value"] = 0.4  # above chance, but by less than four standard errors
+    parquet.write_table(path, parquet.from_rows("benchmarks", rows))
+    with database.connect_views(sorted(tables.glob("*.parquet"))) as connection:
+        reasons = connection.execute("SELECT DISTINCT kept_reason FROM against_base").fetchall()
+
+    best_line = ending.summarise_run(tmp_path, Report(keep=0.5))[0]
+
+    assert {("too few",), (None,)} <= set(reasons)
+    assert "/recall/" in best_line
+
+
 def test_where_none_keeps_enough_the_nearest_is_named_with_its_commands(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     write_study(tables, n_layers=6, calibrations=("recall",), sizes=(1, 2), n_test=60)

@@ -104,7 +104,7 @@ def _describe_recommendation(
     lines = []
     if enough:
         label = "best variant "
-        row = max(enough, key=lambda row: (row["certain"], row["layers"], row["kept"]))
+        row = max(enough, key=lambda row: (bool(row["certain"]), row["layers"], row["kept"]))
     elif measured:
         lines.append(f"best variant  none keeps {enough_words}")
         label = "nearest      "
