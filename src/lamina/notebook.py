@@ -1,32 +1,28 @@
 """`lamina.sweep`: a sweep of the workflow, in a notebook."""
 
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import calibrations, encoding
-from lamina.data.calibrations import Sample
+from lamina.data.calibrations import CalibrationSamples, Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import text_samples
-from lamina.engine import memory
-from lamina.engine.candidates import CURRENT
-from lamina.engine.sweep import layer_count
-from lamina.engine.sweep import sweep_units as measure_units
 from lamina.errors import LaminaError
+from lamina.models.structure import layers_of
 from lamina.models.units import COMPONENTS, all_units
 from lamina.options.explain import suggest
-from lamina.options.metrics import METRICS, MODULES
+from lamina.options.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.score import RelevanceRow, score_sweep
+from lamina.selection.removals import removal_rows
 from lamina.store import parquet
 
 Question = tuple[str, Sequence[str], int]
 """A context, its choices, and the index of the right one."""
 
-N_REFERENCE_STREAMS = 2  # the base model and the current one, which a pass runs along
 STUDY_COLUMNS = ["model", "calibration", "selector", "removed"]  # a notebook has one of each
 
 
@@ -66,7 +62,8 @@ def sweep(
     embedding: Any = model.get_input_embeddings()
     vocabulary_size = embedding.weight.shape[0]
     context = Context(calibrations.chance_accuracy(encoded_samples, vocabulary_size), seed=seed)
-    unit_names = all_units(layer_count(model), units)
+    unit_names = all_units(len(layers_of(model)), units)
+    calibration = {"": CalibrationSamples(tuple(encoded_samples), {})}
 
     model.eval()
     relevance_rows: list[RelevanceRow] = []
@@ -74,7 +71,7 @@ def sweep(
         # One pass may measure several metrics.
         for pass_kind in dict.fromkeys(METRICS[metric].pass_ for metric in metrics):
             pass_metrics = [metric for metric in metrics if METRICS[metric].pass_ == pass_kind]
-            sweep_rows = _measure_pass(model, encoded_samples, unit_names, pass_kind)
+            sweep_rows = removal_rows(model, calibration, unit_names, pass_=pass_kind)
             table = parquet.from_rows("sweeps", sweep_rows)
             relevance_rows += score_sweep(table, pass_metrics, context, seed)
     finally:
@@ -93,26 +90,6 @@ def _check_options(units: str, metrics: Sequence[str]) -> None:
                 f"metrics: '{metric}' counts written answers, but questions with choices and texts "
                 "have none. Use lamina.select on a prepared task, or metric accuracy."
             )
-
-
-def _measure_pass(
-    model: PreTrainedModel, samples: Sequence[Sample], units: Sequence[str], pass_kind: str
-) -> Iterable[dict[str, object]]:
-    """Rows of table `sweeps` without its keys."""
-    token_budget = memory.choose_token_budget(
-        "auto", model, samples, len(units) + N_REFERENCE_STREAMS
-    )
-    if pass_kind in MODULES:
-        module = import_module(MODULES[pass_kind])
-        return list(module.sweep_rows(model, samples, units, [], pass_kind, token_budget))
-    scores = measure_units(
-        model,
-        samples,
-        units,
-        pass_="removal" if pass_kind == "removal" else "stream",
-        token_budget=token_budget,
-    )
-    return scores.rows([CURRENT, *units])
 
 
 def _tokenise(

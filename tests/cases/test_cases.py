@@ -45,7 +45,7 @@ from lamina.data.prepare import prepare_calibration
 from lamina.data.prompts import Style
 from lamina.engine.sweep import sweep_units
 from lamina.errors import LaminaError
-from lamina.evaluation import perplexity
+from lamina.evaluation.perplexity import PerplexityBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together
 from lamina.models.load import load_model, load_tokenizer
@@ -168,8 +168,8 @@ def measure_benchmarks(
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     for name, entry in config.benchmarks.perplexity.items():
         texts = perplexity_texts(entry, root)
-        score = perplexity.open_benchmark(name, texts, tokenizer, entry)
-        rows, _ = score(model, "base", Together(model, {}))
+        perplexity_benchmark = PerplexityBenchmark(name, texts, tokenizer, entry)
+        rows, _ = perplexity_benchmark.score(model, "base", Together(model, {}))
         numbers[name] = rows[0] | {row["metric"]: row["value"] for row in rows}
     return numbers
 

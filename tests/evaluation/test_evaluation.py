@@ -490,12 +490,12 @@ def test_joined_perplexity_is_that_of_the_papers_script(
     variants = some_variants()[:2]
 
     read_texts = perplexity_texts(options, tmp_path)
-    score = perplexity.open_benchmark("joined", read_texts, tokenizer, options)
+    benchmark = perplexity.PerplexityBenchmark("joined", read_texts, tokenizer, options)
 
     assert read_texts == texts
     n_windows = len(tokenizer(separator.join(texts))["input_ids"]) // window
     for variant in variants:
-        rows, blocks = score(variant, "x", Together(variants[0], {}))
+        rows, blocks = benchmark.score(variant, "x", Together(variants[0], {}))
         (row,) = [row for row in rows if row["metric"] == "perplexity"]
         expected = published_perplexity(variant, tokenizer, texts, window, separator)
         assert row["value"] == pytest.approx(expected, rel=1e-5)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from lamina.data.encoding import open_encoder
 from lamina.data.prepare import text_samples
 from lamina.errors import LaminaError
-from lamina.evaluation.perplexity import open_benchmark
+from lamina.evaluation.perplexity import PerplexityBenchmark
 from lamina.evaluation.together import Together
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.options.benchmarks import TextEntry
@@ -163,10 +163,11 @@ def test_a_benchmark_with_a_token_beyond_the_embedding_is_refused(folder: Path) 
     tokenizer.add_tokens(["[PAD]"])
     model = load_folder(folder, "auto", False)
     options = TextEntry(text="x", window=8)
-    score = open_benchmark("held", ["w1 w2 w3", "w1 [PAD] w2"], tokenizer, options)
+    texts = ["w1 w2 w3", "w1 [PAD] w2"]
+    benchmark = PerplexityBenchmark("held", texts, tokenizer, options)
     message = rf"benchmarks.perplexity.held: document 1 {UNKNOWN_TOKEN}"
     with pytest.raises(LaminaError, match=message):
-        score(model, "base", Together(model, {}))
+        benchmark.score(model, "base", Together(model, {}))
 
 
 def test_a_question_with_a_token_beyond_the_embedding_is_refused(folder: Path) -> None:

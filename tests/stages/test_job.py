@@ -34,7 +34,6 @@ LOADING_BY_NAME = {
     "src/lamina/__init__.py",
     "src/lamina/api/selection.py",
     "src/lamina/api/variants.py",
-    "src/lamina/notebook.py",
     "src/lamina/options/entry.py",
     "src/lamina/relevance/protocol.py",
     "src/lamina/repairs/fitting.py",

@@ -16,10 +16,10 @@ from lamina.data.lm_tasks import load_task, task_object
 from lamina.data.overlap import check_overlap, document_hash, hash_word_runs
 from lamina.data.prompts import Style
 from lamina.errors import LaminaError
-from lamina.evaluation import perplexity as perplexity_benchmark
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Score, Unfinished, measure_variants
+from lamina.evaluation.perplexity import PerplexityBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.export.card import BaseSource
 from lamina.models.export.save import export_variant
@@ -144,7 +144,7 @@ def _open_benchmarks(base: PreparedModel, entries: Benchmarks) -> Iterator[Score
             ).score
     for name, text in entries.perplexity.items():
         documents = perplexity_texts(text, root)
-        yield perplexity_benchmark.open_benchmark(name, documents, base.tokenizer, text)
+        yield PerplexityBenchmark(name, documents, base.tokenizer, text).score
 
 
 def export(

@@ -306,28 +306,17 @@ def _patch_input(
 
     It replaces the layer's input at the positions of a mask (pairs, T).
     """
-    replacement = InputReplacement(stream, positions)
-    return layer.register_forward_pre_hook(replacement.replace, with_kwargs=True)
 
+    def mix(entering: torch.Tensor) -> torch.Tensor:
+        is_replaced = positions[..., None].to(entering.device)
+        return stream.to(entering.device).where(is_replaced, entering)
 
-@dataclass(frozen=True)
-class InputReplacement:
-    """A hook that replaces what enters a layer at some positions."""
-
-    stream: torch.Tensor
-    positions: torch.Tensor
-
-    def replace(
-        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def replace_input(
+        layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of the layer with its input replaced.
-
-        Families pass the input by position or by name.
-        """
+        # Families pass the input by position or by name.
         if args:
-            return (self._mix(args[0]), *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self._mix(kwargs["hidden_states"])}
+            return (mix(args[0]), *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": mix(kwargs["hidden_states"])}
 
-    def _mix(self, entering: torch.Tensor) -> torch.Tensor:
-        positions = self.positions[..., None].to(entering.device)
-        return self.stream.to(entering.device).where(positions, entering)
+    return layer.register_forward_pre_hook(replace_input, with_kwargs=True)

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -282,10 +283,10 @@ class ForkingLayer(nn.Module):
         Sub-layers that a visit lacks add nothing to its stream.
         """
         module = self.donors[visits[0].donor] if visits[0].donor else self.layer
-        arguments = _StreamArguments(state, len(visits), self._first_sizes)
+        repeat = partial(self._repeat_argument, state, len(visits))
         args, kwargs = state.arguments[self.wrapped_index]
         # The stream is the first argument, which is not repeated.
-        (_, *positional), named = _map_tensors(arguments.repeat, ((None, *args), kwargs))
+        (_, *positional), named = _map_tensors(repeat, ((None, *args), kwargs))
         if state.windows is not None:
             mask = state.mask(state.windows[self.wrapped_index], hidden.dtype)
             if mask is not None and state.n_lines > 1:
@@ -299,6 +300,24 @@ class ForkingLayer(nn.Module):
         with self._silenced_sublayers(visits):
             output = module(hidden.to(self.wrapped_device), *positional, **named)
         return stream_of(output).to(hidden.device)
+
+    def _repeat_argument(
+        self, state: PassState, n_streams: int, value: torch.Tensor, location: Location
+    ) -> torch.Tensor:
+        """Repeat a tensor argument of the layer for each stream if it has rows for each line."""
+        # A tensor with the same size in every batch has no rows for a line, even if its size
+        # happens to be a multiple of the number of lines.
+        has_fixed_size = len(set(self._first_sizes.get(location, ()))) == 1
+        if has_fixed_size or value.shape[0] % state.n_lines:
+            return value
+        if state.n_copies > 1:
+            return value[: value.shape[0] // state.n_copies * n_streams]
+        # A single line broadcasts, so a long mask is not copied. ALiBi biases do not broadcast,
+        # because the model reshapes them.
+        broadcasts = value.shape[0] == 1 and state.windows is not None
+        if n_streams == 1 or broadcasts:
+            return value
+        return _repeat_rows(value, n_streams)
 
     @contextmanager
     def _silenced_sublayers(self, visits: Sequence[Visit]) -> Iterator[None]:
@@ -321,33 +340,6 @@ def _follows(first: _Stream, second: _Stream) -> bool:
     """Whether two streams lie one after the other in one tensor, and the second needs no patch."""
     is_neighbour = second.tensor is first.tensor and second.number == first.number + 1
     return is_neighbour and second.patch is None
-
-
-class _StreamArguments:
-    """Repeats the arguments of a layer for the streams that run through it."""
-
-    def __init__(
-        self, state: PassState, n_streams: int, first_sizes: dict[Location, list[int]]
-    ) -> None:
-        self.state = state
-        self.n_streams = n_streams
-        self.first_sizes = first_sizes
-
-    def repeat(self, value: torch.Tensor, location: Location) -> torch.Tensor:
-        """Repeat a tensor for each stream if it has rows for each line."""
-        # A tensor with the same size in every batch has no rows for a line, even if its size
-        # happens to be a multiple of the number of lines.
-        has_fixed_size = len(set(self.first_sizes.get(location, ()))) == 1
-        if has_fixed_size or value.shape[0] % self.state.n_lines:
-            return value
-        if self.state.n_copies > 1:
-            return value[: value.shape[0] // self.state.n_copies * self.n_streams]
-        # A single line broadcasts, so a long mask is not copied. ALiBi biases do not broadcast,
-        # because the model reshapes them.
-        broadcasts = value.shape[0] == 1 and self.state.windows is not None
-        if self.n_streams == 1 or broadcasts:
-            return value
-        return _repeat_rows(value, self.n_streams)
 
 
 def _map_tensors(

@@ -426,14 +426,8 @@ def group_candidates(
     """
     max_size = max(1, token_budget // batch_tokens - n_carried)
     n_groups = max(1, -(-len(names) // max_size))
-    size, n_larger = divmod(len(names), n_groups)
-    name_groups: list[list[Name]] = []
-    start = 0
-    for group_number in range(n_groups):
-        end = start + size + (1 if group_number < n_larger else 0)
-        name_groups.append(names[start:end])
-        start = end
-    return name_groups
+    index_groups = np.array_split(range(len(names)), n_groups)
+    return [[names[index] for index in indices] for indices in index_groups]
 
 
 def resume_batches(

@@ -152,19 +152,8 @@ def enter_at_boundary(variant: PreTrainedModel, position: float, boundary: float
     The new stream is the input of layer `position` of the variant. The variant runs over the
     model's batches, so that both streams have the same tokens.
     """
-    return _VariantRun(variant, position, boundary)
 
-
-@dataclass(frozen=True)
-class _VariantRun:
-    """See `enter_at_boundary`."""
-
-    variant: PreTrainedModel
-    position: float
-    boundary: float
-
-    def __call__(
-        self,
+    def run_both(
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[float],
@@ -172,26 +161,21 @@ class _VariantRun:
         token_budget: int,
         outputs: Sequence[nn.Module] = (),
     ) -> None:
-        add_batch = partial(self._replace_stream, sequences, consumer)
-        run_sequences(model, sequences, boundaries, add_batch, token_budget, outputs)
+        def replace_stream(batch: Batch, streams: Mapping[float, torch.Tensor]) -> None:
+            """Run the variant over a batch of the model, and hand over the streams of both."""
 
-    def _replace_stream(
-        self,
-        sequences: Sequence[Sequence[int]],
-        consumer: Consumer,
-        batch: Batch,
-        streams: Mapping[float, torch.Tensor],
-    ) -> None:
-        """Run the variant over a batch of the model, and hand over the streams of both."""
+            def consume_both(_: Batch, variant_streams: Mapping[float, torch.Tensor]) -> None:
+                consumer(batch, {**streams, boundary: variant_streams[position]})
 
-        def consume_both(_: Batch, variant_streams: Mapping[float, torch.Tensor]) -> None:
-            consumer(batch, {**streams, self.boundary: variant_streams[self.position]})
+            # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in
+            # the same order.
+            lines = [sequences[index] for index in batch.samples]
+            line_budget = 2 * batch.real.numel()
+            run_sequences(variant, lines, [position], consume_both, line_budget, whole=True)
 
-        # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the
-        # same order.
-        lines = [sequences[index] for index in batch.samples]
-        token_budget = 2 * batch.real.numel()
-        run_sequences(self.variant, lines, [self.position], consume_both, token_budget, whole=True)
+        run_sequences(model, sequences, boundaries, replace_stream, token_budget, outputs)
+
+    return run_both
 
 
 def _copy_without_mlp(model: PreTrainedModel, boundaries: Sequence[float]) -> dict[int, nn.Module]:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lamina.data.calibrations import check_ids, encode_document
 from lamina.engine.batches import by_length, in_two, logit_positions, pad_sequences, run_in_halves
 from lamina.errors import LaminaError
-from lamina.evaluation.measuring import Rows, Score
+from lamina.evaluation.measuring import Rows
 from lamina.evaluation.together import Together
 from lamina.models import check
 from lamina.models.boundary import assert_finite
@@ -100,16 +100,6 @@ def split_windows(
             "no document of the perplexity has two tokens or more. Choose longer documents."
         )
     return cut_windows
-
-
-def open_benchmark(
-    name: str,
-    documents: Sequence[str],
-    tokenizer: PreTrainedTokenizerBase,
-    options: PerplexityEntry,
-) -> Score:
-    """The function that scores a model on the documents of benchmark `name`."""
-    return PerplexityBenchmark(name, documents, tokenizer, options).score
 
 
 class PerplexityBenchmark:

@@ -48,7 +48,7 @@ class ScoredBatch:
         token_ids, is_real = pad_sequences(
             [row.context + row.continuation for row in gold_rows], device
         )
-        first_scored = torch.tensor([[_first_scored(sample)] for sample in samples], device=device)
+        first_scored = torch.tensor([[len(row.context)] for row in gold_rows], device=device)
         positions = torch.arange(is_real.shape[1], device=device)
         is_scored = is_real & (positions >= first_scored)
         # A row may be one token longer than the model's context: its last token is only predicted.
@@ -72,16 +72,6 @@ class ScoredBatch:
     def select_predictions(self, logits: torch.Tensor) -> torch.Tensor:
         """The logits (n_scored, V) that predict the scored tokens, out of all, (B, T, V)."""
         return logits[:, : self.is_scored.shape[1]][self.is_scored]
-
-
-def _first_scored(sample: Sample) -> int:
-    """The position of the first scored token; nothing predicts the very first token."""
-    return max(1, len(sample.rows[sample.gold].context))
-
-
-def _count_scored(sample: Sample) -> int:
-    row = sample.rows[sample.gold]
-    return len(row.context) + len(row.continuation) - _first_scored(sample)
 
 
 @dataclass(frozen=True)
@@ -128,7 +118,7 @@ class Objective:
 
         For logits these are the scored tokens, for streams all tokens that are read.
         """
-        counts = [sum(_count_scored(sample) for sample in samples)]
+        counts = [sum(len(sample.rows[sample.gold].continuation) for sample in samples)]
         if self.compared_layers:
             counts.append(sum(len(sample.sequence()) for sample in samples))
         return counts

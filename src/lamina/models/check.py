@@ -440,10 +440,7 @@ def use_findings(
 ) -> None:
     """Start with a result of `collect_findings`, if its conditions are those of this model."""
     if stored["conditions"] == _conditions(model, manifest):
-        _findings[model] = {
-            what: {"tokens": known["tokens"], "value": known["value"]}
-            for what, known in stored["findings"].items()
-        }
+        _findings[model] = dict(stored["findings"])
 
 
 def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
