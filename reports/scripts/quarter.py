@@ -2,8 +2,8 @@
 
     lamina run config/qwen-1.5b-quarter.yaml
     lamina export qwen-1.5b-chat/written/portfolio/removed=7/none/lora config/qwen-1.5b-quarter.yaml
-    lamina run config/qwen-1.5b-hour.yaml
-    lamina export qwen-1.5b-chat/chat/quarter/removed=7/none/hour config/qwen-1.5b-hour.yaml
+    lamina run config/qwen-1.5b-distilled.yaml
+    lamina export qwen-1.5b-chat/chat/quarter/removed=7/none/distilled config/qwen-1.5b-distilled.yaml
     pip install --no-deps cyllama==0.2.18        # llama.cpp
     PYTHONPATH=src python reports/scripts/quarter.py
 
@@ -34,7 +34,7 @@ BASE = "base model"
 # The same seven layers are gone.
 VARIANTS = {
     "trained on questions": "qwen-1.5b-chat/written/portfolio/removed=7/none/lora",
-    "trained on its own answers": "qwen-1.5b-chat/chat/quarter/removed=7/none/hour",
+    "trained on its own answers": "qwen-1.5b-chat/chat/quarter/removed=7/none/distilled",
 }
 EXPORTS = Path("results/exports")
 FOLDER = Path("results/quarter")
@@ -152,7 +152,7 @@ def list_replies(writers: dict[str, Any]) -> str:
         for name, write in writers.items():
             text, n_tokens, _ = write(prompt, MOST_TOKENS)
             cut = " …" if n_tokens >= MOST_TOKENS else ""
-            quoted = "\n".join(f"> {line}" for line in (text.strip() + cut).splitlines())
+            quoted = "\n".join(f"> {line}".rstrip() for line in (text.strip() + cut).splitlines())
             lines.append(f"{name}:\n\n{quoted}\n")
     return "\n".join(lines)
 

@@ -32,7 +32,7 @@ LOCAL_MODELS = {
     "config/smollm2-edits.yaml": ("smollm2", 30),
     "config/qwen-0.5b.yaml": ("qwen-0.5b", 24),
     "config/qwen-1.5b.yaml": ("qwen-1.5b", 28),
-    "config/qwen-1.5b-hour.yaml": ("qwen-1.5b-chat", 28),
+    "config/qwen-1.5b-distilled.yaml": ("qwen-1.5b-chat", 28),
     "config/qwen-1.5b-quarter.yaml": ("qwen-1.5b-chat", 28),
     "config/qwen-repairs.yaml": ("qwen-0.5b-chat", 24),
     "config/qwen-written.yaml": ("qwen-0.5b-chat", 24),
