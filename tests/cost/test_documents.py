@@ -61,3 +61,41 @@ def test_an_answer_that_is_written_follows_its_examples(tmp_path: Path) -> None:
     counted = documents.count_document_tokens(file, 2.0, n_examples=2)
     assert (counted.asked, counted.written, counted.answers) == (10 + 2 * 14, 4, 4)
     assert counted.packed == 38 + 3
+
+
+def test_a_chat_template_adds_what_it_writes_around_a_question() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    tokenizer.chat_template = (
+        "{% for turn in messages %}{{ turn.role }} : {{ turn.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}{{ answering }} :{% endif %}"
+    )
+    manifest = {
+        "chat_template": True,
+        "system_prompt": "add the numbers",
+        "template_arguments": {"answering": "answer"},
+    }
+
+    question = "what is 2 + 3"
+    written = f"system : add the numbers\nuser : {question}\nanswer :"
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    added = documents.count_style_tokens(tokenizer, manifest)
+    assert added == count(written) - count(question)
+    assert documents.count_style_tokens(tokenizer, manifest | {"chat_template": False}) == len(
+        tokenizer("add the numbers")["input_ids"]
+    )
+
+
+def test_every_question_has_the_tokens_of_its_style(tmp_path: Path) -> None:
+    file = write_documents(
+        tmp_path, [("x" * 20, ["y" * 6, "y" * 6]), ("x" * 20, ["y" * 6, "y" * 6])]
+    )
+
+    plain = documents.count_document_tokens(file, 2.0)
+    styled = documents.count_document_tokens(file, 2.0, n_style_tokens=30)
+
+    assert styled.packed == plain.packed + 2 * 30
+    assert styled.rows == plain.rows + 2 * 2 * 30
+    assert styled.longest == plain.longest + 30

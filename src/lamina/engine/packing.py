@@ -16,6 +16,9 @@ from lamina.data.calibrations import Sample
 
 SHORT = 0.85
 """A line shorter than this share of the longest line in its batch would mean much padding."""
+SMALL_BATCH = 256
+"""Token positions up to which lines of any length share a batch: small batches waste more time than
+padding does."""
 ALIGNMENT = 8
 PADDING_SEGMENT = -1
 
@@ -245,7 +248,7 @@ def _count_fitting_lines(
             break
         # Much shorter lines wait for a batch of their own, unless this one would stay small.
         is_short = len(line.tokens) < SHORT * longest_line
-        if is_short and longest_line * n_lines > max_positions / 16:
+        if is_short and longest_line * n_lines > min(max_positions / 16, SMALL_BATCH):
             break
         n_lines += 1
     return n_lines

@@ -4,7 +4,7 @@ Benchmarks are tokenised only when they run. Known before are the characters of 
 choices, and the characters per token of the model's tokenizer, measured on a calibration.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,27 @@ def measure_characters(tokenizer: Any, samples: Iterable[Sample]) -> float:
     return max(1, n_characters) / max(1, n_tokens)
 
 
+def count_style_tokens(tokenizer: Any, manifest: Mapping[str, Any]) -> int:
+    """Tokens that the chat template and the system prompt of a model add to a question."""
+    system_prompt = manifest["system_prompt"]
+    if not manifest["chat_template"]:
+        return len(tokenizer(system_prompt)["input_ids"]) if system_prompt else 0
+    turns = [{"role": "user", "content": "?"}]
+    if system_prompt:
+        turns.insert(0, {"role": "system", "content": system_prompt})
+    prompt = tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True, **manifest["template_arguments"]
+    )
+    return len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) - 1  # the question
+
+
 def count_document_tokens(
-    task_file: Path, characters_per_token: float, n_examples: int = 0
+    task_file: Path, characters_per_token: float, n_examples: int = 0, n_style_tokens: int = 0
 ) -> Tokens:
     """Tokens of a task's documents. A document with one choice has a written answer.
 
     n_examples: Few-shot examples before each question, assumed to be as long as the questions.
+    n_style_tokens: Tokens that the prompt's style adds to each question.
     """
     table = parquet.read_table(task_file, ["question_characters", "choice_characters"])
     questions = [characters / characters_per_token for characters in table[0].to_pylist()]
@@ -44,13 +59,13 @@ def count_document_tokens(
     ]
     mean_question = sum(questions) / max(1, len(questions))
     mean_answer = _mean([_mean(lengths) for lengths in answers])
-    example_tokens = n_examples * (mean_question + mean_answer)
+    added_tokens = n_examples * (mean_question + mean_answer) + n_style_tokens
 
     lines: list[int] = []
     n_row_tokens = 0.0
     n_scored = 0
     for question, choices in zip(questions, answers, strict=True):
-        context = example_tokens + question
+        context = added_tokens + question
         rest_tokens = [length - 1 for length in choices]  # the last token is only predicted
         lines.append(round(context + sum(rest_tokens)))
         # Choices of one token share their row.
@@ -58,7 +73,7 @@ def count_document_tokens(
         n_row_tokens += n_rows * context + sum(rest_tokens)
         n_scored += 1 + sum(rest_tokens)  # one position predicts the first tokens of all choices
     n_answer_tokens = sum(_mean(lengths) for lengths in answers)
-    n_asked_tokens = sum(questions) + len(questions) * example_tokens
+    n_asked_tokens = sum(questions) + len(questions) * added_tokens
     is_written = all(len(lengths) == 1 for lengths in answers)
     return Tokens(
         samples=len(questions),

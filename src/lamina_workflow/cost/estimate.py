@@ -35,6 +35,7 @@ from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.documents import (
     N_DECODED_SAMPLES,
     count_document_tokens,
+    count_style_tokens,
     measure_characters,
 )
 from lamina_workflow.cost.forecast import STAGES, Stage
@@ -166,6 +167,7 @@ def count_works(
         }
         tokenizer = _read_tokenizer(manifest)
         characters_per_token = measure_characters(tokenizer, decoded_samples[model])
+        n_style_tokens = count_style_tokens(tokenizer, manifest)
         for file in task_files:
             name = Path(file).stem
             text_entry = config.benchmarks.perplexity.get(name)
@@ -173,7 +175,7 @@ def count_works(
                 task_tokens[model, name] = _count_text(Path(file), text_entry, tokenizer)
             elif own_tokens:
                 task_tokens[model, name] = _count_task(
-                    Path(file), config, own_tokens, characters_per_token
+                    Path(file), config, own_tokens, characters_per_token, n_style_tokens
                 )
     shape_by_model = {model: _read_shape(manifest) for model, manifest in manifests.items()}
     return Works(config, manifests, shape_by_model, calibration_tokens, task_tokens)
@@ -239,6 +241,7 @@ def _count_task(
     config: Configuration,
     tokens_by_calibration: Mapping[str, Tokens],
     characters_per_token: float,
+    n_style_tokens: int,
 ) -> Tokens:
     """Tokens of a benchmark task.
 
@@ -250,7 +253,7 @@ def _count_task(
         if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
             return tokens_by_calibration[name].scaled(parquet.read_table(task_file).num_rows)
     n_examples = config.benchmarks.tasks[task].num_fewshot
-    return count_document_tokens(task_file, characters_per_token, n_examples)
+    return count_document_tokens(task_file, characters_per_token, n_examples, n_style_tokens)
 
 
 def _read_tokenizer(manifest: Mapping[str, Any]) -> Any:
