@@ -167,7 +167,7 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(
 
 
 def test_a_sweep_measures_in_evaluation_mode_and_restores_training_mode() -> None:
-    model = tiny.model()
+    model = tiny.model("gpt2", attn_pdrop=0.5, resid_pdrop=0.5, embd_pdrop=0.5)
     of_evaluation = lamina.sweep(model, tiny.tokenizer(), TEXTS, "layer", METRIC_NAMES)
     model.train()
 

@@ -177,6 +177,18 @@ def test_a_variant_that_runs_alone_costs_its_layers() -> None:
     assert work.benchmark_work(tokens, 12, [0, 3], [4]) == expected
 
 
+def test_the_arithmetic_of_a_layer_by_hand() -> None:
+    """Twice the weights; two lines of 10 tokens, of which a token attends to half on average.
+
+    It multiplies 4 channels by 5 keys, and by as many values.
+    """
+    tokens = Tokens(samples=2, packed=20, rows=20, stream=20)
+    products = 2 * (2 * 4 * 5)
+    manifest = {"hidden_size": 4, "layer_parameters": 100}
+
+    assert work.layer_flops(manifest, tokens) == 2 * 100 + products
+
+
 def test_the_arithmetic_of_patches_by_hand() -> None:
     """Two runs with one start: three products of 5 tokens with 4 channels, two decompositions.
 

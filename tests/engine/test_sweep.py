@@ -1,6 +1,7 @@
 """A sweep gives the numbers of evaluating, one by one, models whose units were really cut out."""
 
 import copy
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +28,7 @@ from tests.given.cut_models import (
     token_sequences,
 )
 from tests.given.slow import slow_except
+from tests.repairs.test_bypass import record_streams
 
 REFERENCE = ROOT / "resources/reference"
 
@@ -158,6 +160,30 @@ def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
         mean_angle = np.mean(scores.angular_last[unit_index])
         assert mean_cosine == pytest.approx(row["cosine"], rel=1e-4)
         assert mean_angle == pytest.approx(row["angular_last"], rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
+def test_the_stream_metrics_of_each_text_compare_recorded_streams(kind: str) -> None:
+    """Those before and after each unit: the mean cosine, and the angle at the last token."""
+    model = tiny.model()
+    samples = random_samples(6)
+    units = all_units(5, kind)
+
+    scores = sweep.sweep_units(model, samples, units, pass_="stream")
+
+    for text_index, token_ids in enumerate(token_sequences(samples)):
+        streams = record_streams(model, "llama", list(token_ids))
+        for unit in units:
+            layer, _, component = unit.partition(".")
+            start = int(layer) + (0.5 if component == "mlp" else 0)
+            end = int(layer) + (0.5 if component == "attention" else 1)
+            cosines = torch.cosine_similarity(
+                streams[start].double(), streams[end].double(), dim=-1
+            )
+            angle = math.acos(float(cosines[-1])) / math.pi
+            position = scores.index[unit], text_index
+            assert scores.cosine[position] == pytest.approx(float(1 - cosines.mean()), abs=1e-5)
+            assert scores.angular_last[position] == pytest.approx(angle, abs=1e-4)
 
 
 def test_logits_that_are_not_numbers_are_refused() -> None:

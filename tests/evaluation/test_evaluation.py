@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
+import numpy as np
 import pytest
 import torch
 from transformers import PreTrainedModel, Qwen2MoeConfig, Qwen2MoeForCausalLM
@@ -210,6 +211,21 @@ def test_perplexity_is_the_exponential_of_the_mean_over_all_tokens() -> None:
     assert per_log_vocabulary == pytest.approx(1.5 / math.log(tiny.VOCABULARY))
 
 
+def test_the_error_of_perplexity_is_that_of_a_ratio_over_documents() -> None:
+    """Of nats to tokens; a document without tokens is none of them."""
+    scores = [(6.0, 2), (0.0, 0), (3.0, 4), (5.0, 1)]
+
+    rows = perplexity.metric_rows(scores, tiny.VOCABULARY)
+
+    nats = np.array([6.0, 3.0, 5.0])
+    n_tokens = np.array([2, 4, 1])
+    residuals = nats - nats.sum() / n_tokens.sum() * n_tokens
+    stderr = 3**0.5 * residuals.std(ddof=1) / n_tokens.sum()
+    row_by_metric = {row["metric"]: row for row in rows}
+    assert row_by_metric["nll"]["stderr"] == pytest.approx(stderr)
+    assert row_by_metric["perplexity"]["stderr"] == pytest.approx(math.exp(14 / 7) * stderr)
+
+
 def count_parameters(*modules: torch.nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
@@ -335,6 +351,39 @@ def test_every_pair_of_prompt_and_batch_is_timed_and_the_first_is_the_main_one(
         assert (row["generate"], row["repeats"]) == (2, 2)
     assert set(timed_shapes) == {(batch, prompt) for prompt, batch in loads}
     parquet.from_rows("efficiency", rows)
+
+
+def test_ratios_are_geometric_means_over_pairs_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first run of each model is a warm-up. Peaks of memory come on top of the weights."""
+    base = tiny.model()
+    cut = materialise(base, {"units": ["1"]})
+    base_seconds = iter([1.0, 1.0, 2.0, 4.0])
+    cut_seconds = iter([1.0, 0.5, 1.5, 1.0])
+
+    def time_run(model: Any, prompt: torch.Tensor, n_generated: int) -> efficiency.Timing:
+        seconds = next(base_seconds if model is base else cut_seconds)
+        return efficiency.Timing(seconds, 8 / seconds, 1000 if model is base else 600)
+
+    monkeypatch.setattr(efficiency, "_time", time_run)
+    options = Efficiency(prompt=4, batch=1, generate=2, repeats=3)
+
+    [row] = efficiency.measure_efficiency(base, [({}, cut)], options)
+
+    logarithms = np.log([0.5, 0.75, 0.25])
+    ratio = np.exp(logarithms.mean())
+    stderr = ratio * logarithms.std(ddof=1) / 3**0.5
+    assert row["latency_ms"] == 1000
+    assert row["latency_ratio"] == pytest.approx(ratio)
+    assert row["latency_ratio_stderr"] == pytest.approx(stderr)
+    assert row["tokens_per_second"] == pytest.approx(8)
+    assert row["tokens_per_second_ratio"] == pytest.approx(1 / ratio)
+    assert row["tokens_per_second_ratio_stderr"] == pytest.approx(stderr / ratio**2)
+    base_bytes = efficiency.measure_sizes(base)["weights_bytes"]
+    cut_bytes = efficiency.measure_sizes(cut)["weights_bytes"]
+    assert row["peak_memory_bytes"] == cut_bytes + 600
+    assert row["peak_memory_ratio"] == pytest.approx((cut_bytes + 600) / (base_bytes + 1000))
+    assert row["weights_bytes_ratio"] == pytest.approx(cut_bytes / base_bytes)
+    assert row["kv_bytes_per_token_ratio"] == pytest.approx(4 / 5)
 
 
 def test_variants_of_the_same_structure_are_timed_once() -> None:

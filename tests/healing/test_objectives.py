@@ -2,6 +2,8 @@
 split of a batch.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 
 from lamina.data.calibrations import Row, Sample
 from lamina.healing import training
+from lamina.healing.batches import TrainingSource
 from lamina.healing.objectives import Divergence, Objective
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
@@ -68,6 +71,45 @@ def test_distillation_is_the_mean_divergence_per_scored_token(temperature: float
     (loss,) = objective.sum_losses(mixed_samples())
     assert objective.count_tokens(mixed_samples()) == [n_scored]
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+
+
+def sum_nats(model: torch.nn.Module, samples: Sequence[Sample]) -> tuple[float, int]:
+    """The nats of the scored tokens of all samples, and their number."""
+    nats = 0.0
+    n_scored = 0
+    for sample in samples:
+        logits = compute_logits(model, sample)
+        token_ids = sample.sequence()
+        for position in range(len(sample.rows[0].context) - 1, len(token_ids) - 1):
+            nats -= math.log(softmax(logits[position])[token_ids[position + 1]])
+            n_scored += 1
+    return nats, n_scored
+
+
+def test_the_language_model_loss_is_the_nats_of_scored_tokens() -> None:
+    variant = materialise(tiny.model(), PLAN, PATCHES)
+    nats, n_scored = sum_nats(variant, mixed_samples())
+
+    objective = Objective("lm", variant, variant)
+
+    (loss,) = objective.sum_losses(mixed_samples())
+    assert float(loss.detach()) == pytest.approx(nats, rel=1e-5)
+    assert objective.count_tokens(mixed_samples()) == [n_scored]
+
+
+def test_the_validation_loss_weights_the_tokens_of_each_source() -> None:
+    variant = materialise(tiny.model(), PLAN, PATCHES)
+    questions = mixed_samples()[:5]
+    texts = mixed_samples()[5:]
+    sources = [TrainingSource(questions, 2.0), TrainingSource(texts, 0.5)]
+
+    loss = training.measure_validation_loss(Objective("lm", variant, variant), sources, 30)
+
+    question_nats, n_in_questions = sum_nats(variant, questions)
+    text_nats, n_in_texts = sum_nats(variant, texts)
+    weighted_nats = 2 * question_nats + 0.5 * text_nats
+    n_weighted = 2 * n_in_questions + 0.5 * n_in_texts
+    assert loss == pytest.approx(weighted_nats / n_weighted, rel=1e-5)
 
 
 def test_the_gradient_of_the_divergence_is_that_of_finite_differences() -> None:

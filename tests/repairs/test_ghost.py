@@ -3,6 +3,7 @@
 Held-out samples and padding take no part in a fit.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from lamina.engine import moments
 from lamina.engine.moments import Moments, Statistics
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repairs import check, fitting, patch
 from lamina.repairs.methods import ghost
 from lamina.repairs.methods.ghost import Ghost
-from lamina.repairs.operators import antisymmetric_share
+from lamina.repairs.operators import antisymmetric_share, describe_operator, effective_rank
 from lamina.store import parquet
 from tests.given import tiny
 from tests.given.repairs import TEXT_LENGTHS, draw_texts, linear_layer_model
@@ -291,6 +292,18 @@ def test_the_antisymmetric_share_is_what_no_symmetric_patch_reaches() -> None:
 
     assert antisymmetric_share(rotation) == 1.0
     assert antisymmetric_share(torch.eye(3)) == 0.0
+    assert antisymmetric_share(torch.tensor([[0.0, 2.0], [0.0, 0.0]])) == pytest.approx(0.5)
+
+
+def test_the_effective_rank_is_the_exponential_of_an_entropy() -> None:
+    """Of the shares 0.9 and 0.1 of the squared singular values."""
+    shape = describe_operator(Patch(torch.diag(torch.tensor([1.0, 3.0, 0.0]))))
+
+    entropy = -0.9 * math.log(0.9) - 0.1 * math.log(0.1)
+    assert shape["antisymmetric_share"] == 0
+    assert shape["singular_values"] == pytest.approx([3, 1, 0])
+    assert shape["effective_rank"] == pytest.approx(math.exp(entropy))
+    assert effective_rank(torch.ones(4)) == pytest.approx(4)
 
 
 def test_a_row_of_a_patch_has_the_columns_of_repairs() -> None:

@@ -133,9 +133,14 @@ LOSSES_REPAIRED = np.array([[2.0, 2], [2, 2], [5, 4]])
 
 
 def test_copies_of_a_document_count_once() -> None:
-    columns = harm.compare_losses(LOSSES_BARE, LOSSES_REPAIRED, [0, 0, 1])
+    """Their sums: 1 and 4 nats more, each on 4 of 8 tokens, so residuals are -1.5 and 1.5."""
+    bare = np.array([[1.0, 2], [3, 2], [3, 4]])
+    repaired = np.array([[2.0, 2], [3, 2], [7, 4]])
+
+    columns = harm.compare_losses(bare, repaired, [0, 0, 1])
 
     assert columns["n_loss"] == 2
+    assert columns["loss_stderr"] == pytest.approx(3 / 8)
 
 
 def test_one_document_is_never_significant() -> None:

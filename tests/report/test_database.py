@@ -31,7 +31,6 @@ UNANSWERED = {
     "how_test_scores_go_as_healing_goes_on",
     "how_sure_rankings_are",
     "what_calibrations_share_with_tests",
-    "what_diagnoses_found",
     "what_papers_report",
     "where_outputs_were_not_finite",
     "which_gates_are_passed",
@@ -119,6 +118,7 @@ def test_every_query_answers_with_sample_counts_and_errors(query, study_views, m
     rows = answers.query_rows(study_views, query.read_text(encoding="utf-8"))
 
     if query.stem in UNANSWERED:
+        assert not rows, "the list UNANSWERED is stale"
         return
     assert rows
     has_count = any(COUNT_COLUMN.search(column) for column in rows[0])
