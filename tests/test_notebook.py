@@ -25,7 +25,9 @@ from lamina.relevance.score import score_sweep
 from lamina.store import parquet
 from lamina_workflow.report import database
 from tests import ROOT
+from tests.cases.plain import choice_log_likelihood
 from tests.given import tiny
+from tests.given.cut_models import cut
 from tests.given.plausible_tables import write_study
 
 METRIC_NAMES = ("perplexity", "cosine")
@@ -164,6 +166,53 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(
     assert table["unit"].to_pylist() == 2 * units
     assert table["rank"].to_pylist() == [row["rank"] for row in job_rows]
     assert table["score"].to_pylist() == pytest.approx(job_scores, rel=1e-4, abs=1e-6)
+
+
+def choose(model: Any, tokenizer: Any, query: str, choices: list[str]) -> int:
+    """The index of the choice with the highest log-likelihood per character."""
+    scores = []
+    for choice in choices:
+        log_likelihood = choice_log_likelihood(model, tokenizer, query, choice)
+        scores.append(log_likelihood / len(choice))
+    return scores.index(max(scores))
+
+
+def test_accuracy_is_that_of_models_cut_by_hand() -> None:
+    """The right choices are those of the whole model, so that each layer can only harm it."""
+    model = tiny.model()
+    tokenizer = tiny.tokenizer()
+    questions = []
+    for index in range(24):
+        query, choices, _ = make_question(index)
+        questions.append((query, choices, choose(model, tokenizer, query, choices)))
+    chance = 1 / 3
+    expected_scores = []
+    for layer in all_units(5, "layer"):
+        cut_model = cut(model, [layer])
+        n_right = 0
+        for query, choices, gold in questions:
+            n_right += choose(cut_model, tokenizer, query, choices) == gold
+        accuracy = n_right / len(questions)
+        expected_scores.append(1 - max(accuracy - chance, 0) / (1 - chance))
+
+    table = lamina.sweep(model, tokenizer, questions, metrics=["accuracy"])
+
+    assert len(set(expected_scores)) > 1
+    assert table["score"].to_pylist() == pytest.approx(expected_scores)
+
+
+def test_only_the_beginning_of_a_text_is_read() -> None:
+    texts = [" ".join(WORDS[index : index + 9]) for index in range(8)]
+    beginnings = [" ".join(WORDS[index : index + 4]) for index in range(8)]
+
+    def sweep_scores(samples: list[str], **options: int) -> list[float]:
+        table = lamina.sweep(
+            tiny.model(), tiny.tokenizer(), samples, metrics=["perplexity"], **options
+        )
+        return table["score"].to_pylist()
+
+    assert sweep_scores(texts, length=4) == sweep_scores(beginnings)
+    assert sweep_scores(texts, length=4) != sweep_scores(texts)
 
 
 def test_a_sweep_measures_in_evaluation_mode_and_restores_training_mode() -> None:

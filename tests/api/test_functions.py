@@ -1,14 +1,17 @@
 """The functions of `lamina` refuse what a configuration refuses, in its words, and say what to do."""
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import torch
 
 import lamina
 from lamina.api.inputs import PreparedCalibration, PreparedModel
 from lamina.api.variants import PrunedModel
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary
 from lamina.version import VERSION
 from tests import ROOT
 from tests.given import gguf_files
@@ -110,6 +113,11 @@ def test_a_repair_in_place_must_be_defined(base: PreparedModel, facts: PreparedC
         lamina.select(base, facts, removed=[1], metric="accuracy", repair="g")
 
 
+def read_operators(repaired: PrunedModel) -> dict[Boundary, torch.Tensor]:
+    assert repaired.patches is not None
+    return {boundary: fitted.tensors["operator"] for boundary, fitted in repaired.patches.items()}
+
+
 def test_the_repair_in_place_is_fitted_behind_the_selection(
     base: PreparedModel, facts: PreparedCalibration
 ) -> None:
@@ -117,8 +125,26 @@ def test_the_repair_in_place_is_fitted_behind_the_selection(
     options = {"strategy": "one_shot", "metric": "perplexity", "repair": "g"}
     (selected,) = lamina.select(base, facts, removed=1, repairs=repairs, **options)
 
-    assert lamina.repair(selected).variant.repair == "g"
+    repaired = lamina.repair(selected)
+    assert repaired.variant.repair == "g"
     assert lamina.repair(selected, name="mine").variant.repair == "mine"
+    operators = read_operators(repaired)
+    asked_for = read_operators(lamina.repair(selected, method="ghost"))
+    assert operators.keys() == asked_for.keys()
+    for boundary, operator in operators.items():
+        assert operator.count_nonzero()
+        assert torch.equal(operator, asked_for[boundary])
+
+
+def test_a_repair_is_described_by_its_fit(pruned: PrunedModel) -> None:
+    repaired = lamina.repair(pruned, method="ghost")
+
+    assert pruned.patch_table is None
+    assert repaired.patch_table is not None
+    (row,) = repaired.patch_table.to_pylist()
+    assert (row["repair"], row["removed"]) == ("ghost", 1)
+    assert row["n_loss"] == 4  # a fifth of the 20 questions is held out
+    assert row["loss_repaired"] != row["loss_bare"]
 
 
 def test_two_calibrations_of_one_name_are_refused(
@@ -199,6 +225,22 @@ def test_questions_of_your_own_are_measured_with_their_number(
     accuracies = [row for row in measured.benchmarks.to_pylist() if row["metric"] == "acc"]
     assert [row["removed"] for row in accuracies] == [0, 1]
     assert all(row["n_samples"] == 30 and row["stderr"] is not None for row in accuracies)
+
+
+def test_samples_are_the_documents_behind_each_number(pruned: PrunedModel, tmp_path: Path) -> None:
+    heldout = write_questions(tmp_path / "heldout.jsonl", 20, 30)
+
+    measured = lamina.evaluate(pruned, tasks={"facts": {"choices": heldout}})
+
+    values: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for sample in measured.samples.to_pylist():
+        values[sample["removed"], sample["metric"]].append(sample["value"])
+    rows = measured.benchmarks.to_pylist()
+    assert {(row["removed"], row["metric"]) for row in rows} == set(values)
+    for row in rows:
+        values_of_row = values[row["removed"], row["metric"]]
+        assert len(values_of_row) == 30
+        assert row["value"] == pytest.approx(sum(values_of_row) / 30)
 
 
 def test_a_file_that_is_missing_is_named() -> None:

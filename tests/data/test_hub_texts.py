@@ -23,6 +23,7 @@ from lamina.errors import LaminaError
 from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Calibration, Hub
 from lamina_workflow.checks import load
+from lamina_workflow.runtime import contents
 from lamina_workflow.stages.prepare import PrepareCalibration, calibration_files
 from tests import ROOT
 from tests.data.test_calibrations import ENTRY, REFERENCE
@@ -346,8 +347,13 @@ def test_editing_a_folder_makes_its_readers_stale(
 
     files = calibration_files(config, "corpus")
 
-    assert "c4/README.md" in files
-    assert "c4/en/c4-train.00000-of-00001.json.gz" in files
+    edited_files = {"c4/README.md", "c4/en/c4-train.00000-of-00001.json.gz"}
+    assert edited_files <= set(files)
+    hashes = contents.hash_files(files)
+    for file in edited_files:
+        with Path(file).open("ab") as opened:
+            opened.write(b"more")
+        assert contents.hash_files(files)[file] != hashes[file]
 
 
 MIXTURE = {"mixture": {"recall": 2, "sorting": 1, "corpus": 1}, "seed": 0}
