@@ -40,6 +40,7 @@ MOST_QUESTIONS = 400
 MOST_TASK_SAMPLES = 400
 SAMPLE_SIZES = (400, 200, 100, 50)
 """Limits on questions and documents; a given time decides which. Fewer rank by chance."""
+MOST_TEXT_RATIO = 1.25  # perplexity of the user's text, × the base model's: as config/config.yaml
 LENGTH = 128  # tokens of a document that are read
 WINDOW = 128  # tokens that are scored together
 
@@ -203,11 +204,13 @@ def describe_study(request: PruneRequest) -> dict[str, Any]:
     """The configuration: a portfolio with general text and repairs in place (docs/choose.md)."""
     repair: dict[str, Any] = {"method": "ghost"}
     selector: dict[str, Any] = {"strategy": "portfolio", "repairs": [REPAIR]}
+    report: dict[str, Any] = {"keep": request.keep}
     if not request.has_task:
         selector["members"] = MEMBERS_WITHOUT_ANSWERS
     elif request.text is not None:
         repair["data"] = {"own": 1, TEXT: 0.1}
         selector["also"] = {TEXT: 1}
+        report["general_text"] = MOST_TEXT_RATIO
     return {
         "seed": request.seed,
         "models": {"model": _describe_model(request)},
@@ -215,7 +218,7 @@ def describe_study(request: PruneRequest) -> dict[str, Any]:
         "selectors": {"best": selector},
         "repairs": {REPAIR: repair},
         "benchmarks": _describe_benchmarks(request),
-        "report": {"keep": request.keep},
+        "report": report,
         "studies": {"prune": _describe_variants(request)},
     }
 

@@ -250,3 +250,11 @@ def test_wrong_requests_are_refused_before_a_folder_is_written(
     with pytest.raises(LaminaError, match=message):
         write_study(request(**changes))
     assert not Path("lamina-model").exists()
+
+
+def test_with_text_the_recommendation_limits_its_perplexity(workplace: Path) -> None:
+    with_text = describe_study(request())
+    without_text = describe_study(request(text=None))
+
+    assert with_text["report"] == {"keep": "95%", "general_text": 1.25}
+    assert without_text["report"] == {"keep": "95%"}
