@@ -76,6 +76,17 @@ def test_the_best_variant_keeps_what_the_report_asks_for(tmp_path: Path) -> None
     assert "none keeps 100 %" in strict_line
 
 
+def test_a_limit_on_text_that_none_keeps_is_named(tmp_path: Path) -> None:
+    write_study(tmp_path / "tables", n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+
+    limits = Report(keep=0.1, general_text=1.0)
+    first_line, nearest_line, *_ = ending.summarise_run(tmp_path, limits)
+
+    assert "none keeps 10 % " in first_line
+    assert "at 1 times the perplexity of text or less" in first_line
+    assert "at most 1 is allowed" in nearest_line
+
+
 def test_a_share_without_an_interval_competes_with_certain_ones(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     write_study(tables, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)

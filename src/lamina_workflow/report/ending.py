@@ -99,6 +99,8 @@ def _describe_recommendation(
     enough = [row for row in answers if row["kept_enough"] and not row["at_chance"]]
     measured = [row for row in answers if row["kept"] is not None]
     enough_words = f"{100 * wanted.keep:g} % of its calibration's task"
+    if wanted.general_text is not None:
+        enough_words += f" at {wanted.general_text:g} times the perplexity of text or less"
     if wanted.must_load:
         enough_words += f" and loads in {wanted.must_load}"
     lines = []
