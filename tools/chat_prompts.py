@@ -2,8 +2,9 @@
 
     python tools/chat_prompts.py resources/written
 
-They keep a healed model in the habit of answering. Kinds: code, SQL, regular expressions, concepts,
-differences, translations, reasons, lists and poems. The same seed gives the same files.
+They keep a healed model in the habit of answering. Kinds: code and its tests, SQL, regular
+expressions, shell commands, concepts, differences, translations, words, capitals, reasons, lists,
+letters and poems. The same seed gives the same files.
 """
 
 import argparse
@@ -12,10 +13,11 @@ import random
 from itertools import product
 from pathlib import Path
 
-SPLITS = {"validation": 30, "train": 250}  # prompts
+SPLITS = {"validation": 30, "train": 500}  # prompts
 SEED = 0
 
-PYTHON_FUNCTIONS = """
+PROGRAMMING_LANGUAGES = "Python JavaScript Java".split()
+FUNCTIONS = """
 returns the factorial of n
 checks whether a text is a palindrome
 returns the largest element of a list without max()
@@ -109,6 +111,24 @@ a number with a thousands separator such as 1,234,567
 two equal words in a row
 a file name that ends with .csv
 """
+SHELL_TASKS = """
+lists the files of a folder by size
+finds all files that end with .log
+counts the lines of a file
+shows the last 20 lines of a file
+copies a folder to another machine
+shows how much disk space is left
+stops a process by its name
+replaces a word in a file
+makes a script executable
+unpacks a .tar.gz archive
+shows which process listens on port 8080
+prints the second column of a file
+searches for a word in all files of a folder
+creates a new branch in Git
+undoes the last commit in Git but keeps the changes
+shows the differences between two files
+"""
 CONCEPTS = """
 a linked list|a binary tree|recursion|an operating system|a database index|a compiler|a web server|
 encryption|machine learning|a neural network|version control|a unit test|object-oriented programming|
@@ -173,6 +193,25 @@ ways to save energy at home|famous painters|things to pack for a hike|good habit
 HTTP status codes and their meaning|planets with rings|musical instruments with strings|
 data structures in Python|ways to make code faster|rules for a good meeting
 """
+WORDS = """
+happy quick important difficult begin large quiet honest brave ancient clever repair angry rich easy
+"""
+COUNTRIES = """
+Japan|Brazil|Egypt|Canada|Norway|Kenya|Portugal|Australia|Argentina|Thailand|Poland|Greece|Turkey|
+Morocco|Peru|India|South Korea|Ireland|Hungary|Vietnam
+"""
+LETTERS = """
+moves a meeting from Monday to Wednesday
+thanks a colleague for help
+asks a landlord to repair the heating
+invites friends to a birthday party
+asks a teacher for more time
+complains about a late parcel
+congratulates a friend on a new job
+asks for the price of a product
+apologises for a mistake in an invoice
+reports a bug in an app
+"""
 POEMS = (
     "autumn|a lighthouse|the moon|a train|snow|coffee|friendship|the desert|a garden|time|rain|home"
 )
@@ -181,6 +220,10 @@ POEMS = (
 def list_prompts() -> list[str]:
     """All prompts, by kind."""
     lengths = ("one sentence", "two sentences", "three sentences")
+    functions = [
+        f"Write a {language} function that {text}."
+        for language, text in product(PROGRAMMING_LANGUAGES, _split(FUNCTIONS))
+    ]
     concepts = [
         f"Explain in {lengths[index % len(lengths)]} what {concept} is."
         for index, concept in enumerate(_split(CONCEPTS, "|"))
@@ -190,15 +233,21 @@ def list_prompts() -> list[str]:
         for language, sentence in product(LANGUAGES, _split(SENTENCES))
     ]
     return [
-        *(f"Write a Python function that {text}." for text in _split(PYTHON_FUNCTIONS)),
+        *functions,
+        *(f"Write a unit test for a Python function that {text}." for text in _split(FUNCTIONS)),
         *(f"What does {term} do in Python?" for term in PYTHON_TERMS.split()),
         *(f"Write a SQL query that {text}." for text in _split(SQL_QUERIES)),
         *(f"Write a regular expression that matches {text}." for text in _split(PATTERNS)),
+        *(f"Which shell command {text}?" for text in _split(SHELL_TASKS)),
         *concepts,
+        *(f"Give an example of {concept}." for concept in _split(CONCEPTS, "|")),
         *(f"What is the difference between {pair}?" for pair in _split(DIFFERENCES, "|")),
         *translations,
+        *(f"What is a synonym of '{word}'?" for word in WORDS.split()),
+        *(f"What is the capital of {country}?" for country in _split(COUNTRIES, "|")),
         *(f"Why {question}?" for question in _split(QUESTIONS)),
         *(f"Name three {things}." for things in _split(LISTS, "|")),
+        *(f"Write a short e-mail that {text}." for text in _split(LETTERS)),
         *(f"Write a short poem about {subject}." for subject in _split(POEMS, "|")),
     ]
 
