@@ -54,7 +54,6 @@ def load(root: Path, **selector: Any) -> Configuration:
         ({"text": "microworld_corpus"}, "holds no questions of a task"),
         ({"choices": "mine.jsonl"}, "holds no questions of a task"),
         ({"mixture": {"recall": 1}}, "holds no questions of a task"),
-        (SORTING | {"answers": "model"}, "the model's own answers"),
     ],
 )
 def test_a_calibration_without_written_answers_is_refused(
@@ -109,9 +108,17 @@ def test_questions_that_judge_a_portfolio_need_written_answers(root: Path) -> No
         load(root, **judged, judge="corpus")
 
 
-@pytest.mark.parametrize("task", ["gsm8k", "microworld_sorting"])
-def test_a_task_of_written_answers_may_choose(root: Path, task: str) -> None:
-    load_configuration(configure({"task": task, "limit": 50}), root)
+@pytest.mark.parametrize(
+    "calibration",
+    [
+        {"task": "gsm8k", "limit": 50},
+        SORTING,
+        SORTING | {"answers": "model"},
+        SORTING | {"answers": "model", "keep": "right"},
+    ],
+)
+def test_a_task_of_written_answers_may_choose(root: Path, calibration: RawConfig) -> None:
+    load_configuration(configure(calibration), root)
 
 
 def test_only_jobs_that_write_answers_read_the_questions(root: Path) -> None:

@@ -156,7 +156,12 @@ def open_task(folder: str = "model") -> tuple[Any, Any, Any]:
     base = lamina.open_model(folder, dtype="float32", device="cpu")
     calibration = lamina.prepare(base, "mine", task="mine", limit=None)
     questions = written_removals.draw_questions(
-        "mine", calibration.entry, base.model, base.manifest, Path.cwd()
+        "mine",
+        calibration.entry,
+        calibration.content.samples,
+        base.model,
+        base.manifest,
+        Path.cwd(),
     )
     return base, calibration, questions
 
@@ -280,6 +285,34 @@ def test_the_last_sets_of_a_portfolio_are_judged_by_their_written_answers(
     winner = {"units": chosen.plan.units, "repair": chosen.plan.choice["repair"]}
     (winning_form,) = [form for form in written if winner.items() <= form.items()]
     assert winning_form["right"] == max(form["right"] for form in written)
+
+
+def test_the_last_sets_may_write_answers_to_the_questions_that_the_model_answers_right(
+    project: WritingProject,
+) -> None:
+    base = lamina.open_model("model", dtype="float32", device="cpu")
+    own_answers = lamina.prepare(
+        base, "mine", task="mine", limit=None, answers="model", keep="right"
+    )
+    options: dict[str, Any] = {"members": ["cosine", "perplexity"], "exchanges": 0}
+
+    (chosen,) = lamina.select(
+        base, own_answers, [2], strategy="portfolio", judge_by="written", **options
+    )
+
+    right_questions = [
+        index
+        for index, answer in enumerate(project.write_answers(()))
+        if is_right(answer, project.golds[index])
+    ]
+    assert len(own_answers.content.samples) == len(right_questions) < N_QUESTIONS
+    selector = Selector.from_options({"strategy": "portfolio"} | options)
+    _, judges = split_documents({"mine": own_answers.content}, selector)
+    judging = [right_questions[sample.index] for sample in judges["mine"]]
+    for form in chosen.plan.choice["written"]:
+        answers = project.write_answers(tuple(sorted(int(unit) for unit in form["units"])))
+        n_right = sum(is_right(answers[index], project.golds[index]) for index in judging)
+        assert form["right"] == n_right / len(judging)
 
 
 def test_a_killed_pass_goes_on_with_the_next_unit(

@@ -1,5 +1,6 @@
 """Search the sets of units that one selector removes, at every size that a study requires."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -7,7 +8,10 @@ from typing import Any
 
 from lamina_workflow.runtime.script import run_script
 
+from transformers import PreTrainedModel
+
 from lamina.data import calibrations
+from lamina.data.calibrations import CalibrationSamples
 from lamina.models.load import load_model
 from lamina.options.metrics import MODULES
 from lamina.selection.sets import SearchRequest
@@ -33,9 +37,10 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
     files = {job.keys["calibration"]: job.calibration} | job.data
     files_read = [job.manifest, *job.manifests.values(), *files.values()]
     model = load_model(manifest, check=job.check)
+    content_by_name = {name: calibrations.read_calibration(file) for name, file in files.items()}
     return SearchRequest(
         model=model,
-        calibrations={name: calibrations.read_calibration(file) for name, file in files.items()},
+        calibrations=content_by_name,
         selector=job.selector,
         sizes=job.sizes,
         keys=job.keys,
@@ -44,7 +49,7 @@ def search_request(job: SearchPlans, log: Path) -> SearchRequest:
         loops=job.repairs,
         donors={name: read_donor(file) for name, file in job.manifests.items()},
         manifest=manifest,
-        questions=draw_questions(job, model, manifest),
+        questions=draw_questions(job, content_by_name, model, manifest),
         log=log,
         origin=digest_settings(job.settings, *files_read),
     )
@@ -56,13 +61,21 @@ def read_donor(file: str) -> dict[str, Any]:
     return {key: manifest[key] for key in RECORDED_KEYS}
 
 
-def draw_questions(job: SearchPlans, model: Any, manifest: dict[str, Any]) -> Any:
+def draw_questions(
+    job: SearchPlans,
+    content_by_name: Mapping[str, CalibrationSamples],
+    model: PreTrainedModel,
+    manifest: dict[str, Any],
+) -> Any:
     """The questions that the finalists answer in writing; None if they do not."""
     if job.asked is None:
         return None
     judge = job.selector.judge or job.keys["calibration"]
     module = import_module(MODULES["generate"])
-    return module.draw_questions(judge, job.asked, model, manifest, Path.cwd(), "judge_by: written")
+    samples = content_by_name[judge].samples
+    return module.draw_questions(
+        judge, job.asked, samples, model, manifest, Path.cwd(), "judge_by: written"
+    )
 
 
 if __name__ == "__main__":

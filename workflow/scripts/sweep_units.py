@@ -28,15 +28,17 @@ def measure_removals(
         return []
     model = load_model(manifest, check=job.check)
     files = {job.keys["calibration"]: job.calibration} | job.data
+    content_by_name = {name: calibrations.read_calibration(file) for name, file in files.items()}
     questions = None
     if job.asked is not None:
         module = import_module(MODULES[job.pass_])
+        asked = job.keys["calibration"]
         questions = module.draw_questions(
-            job.keys["calibration"], job.asked, model, manifest, Path.cwd()
+            asked, job.asked, content_by_name[asked].samples, model, manifest, Path.cwd()
         )
     return removals.removal_rows(
         model,
-        {name: calibrations.read_calibration(file) for name, file in files.items()},
+        content_by_name,
         units,
         removed,
         job.pass_,

@@ -262,6 +262,7 @@ class _Selection:
         return module.draw_questions(
             calibration.name,
             calibration.entry,
+            calibration.content.samples,
             self.base.model,
             self.base.manifest,
             Path.cwd(),

@@ -137,6 +137,7 @@ def _select_own_answers(
         source=own_answers.facts["source"],
         n_asked=len(is_right),
         n_right=None if None in is_right else sum(is_right),
+        longest_answer=own_answers.facts["longest_answer"],
         temperature=getattr(entry, "temperature", None),
     )
 

@@ -174,17 +174,14 @@ def check_questions(where: str, entry: Calibration, option: str) -> None:
     where: The calibration's key in the configuration.
     option: The key of a selector that asks for it, with its value.
 
-    Raises LaminaError if it does not consist of tasks, or holds the model's own answers.
+    Raises LaminaError if it does not consist of tasks.
     """
-    if isinstance(entry, Task | Tasks) and not entry.own:
+    if isinstance(entry, Task | Tasks):
         return
-    reason = "it holds no questions of a task"
-    if entry.own:
-        reason = "it holds the model's own answers (`answers: model`)"
     raise LaminaError(
-        f"{where}: `{option}` counts right written answers to the questions of a task, but "
-        f"{reason}. Write `task: NAME` of a task with output_type: generate_until here, or leave "
-        "that option out."
+        f"{where}: `{option}` counts right written answers to the questions of a task, but it "
+        "holds no questions of a task. Write `task: NAME` of a task with output_type: "
+        "generate_until here, or leave that option out."
     )
 
 

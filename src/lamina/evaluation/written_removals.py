@@ -67,13 +67,15 @@ class Questions(NamedTuple):
 def draw_questions(
     name: str,
     entry: Calibration,
+    samples: Sequence[Sample],
     model: PreTrainedModel,
     manifest: dict[str, Any],
     root: Path,
     option: str = "metric: exact_match",
 ) -> Questions:
-    """The questions of calibration `name`, as its samples were drawn.
+    """The questions of calibration `name`, one for each of its samples, in their order.
 
+    samples: The calibration's samples. With `keep: right`, these are fewer than were drawn.
     manifest: The model's manifest.
     option: The selector's key that asks for written answers, for messages.
 
@@ -83,11 +85,18 @@ def draw_questions(
     check_questions(where, entry, option)
     tokenizer = load_tokenizer(manifest)
     encoder = open_encoder(model, tokenizer)
-    tasks = [task for task, _ in draw_tasks(name, entry, encoder, Style.of(manifest), root)]
-    for task in tasks:
+    kept = {sample.document for sample in samples}
+    tasks: list[ConfigurableTask] = []
+    for task, drawn in draw_tasks(name, entry, encoder, Style.of(manifest), root):
         check_exact_match(
             where, task.config.task, task.config.output_type, task.aggregation(), option
         )
+        task.instances = [
+            request
+            for request, sample in zip(task.instances, drawn, strict=True)
+            if sample.document in kept
+        ]
+        tasks.append(task)
     return Questions(tasks, tokenizer)
 
 
