@@ -91,7 +91,7 @@ def draw_questions(
         check_exact_match(
             where, task.config.task, task.config.output_type, task.aggregation(), option
         )
-        task.instances = [
+        task.instances[:] = [
             request
             for request, sample in zip(task.instances, drawn, strict=True)
             if sample.document in kept
