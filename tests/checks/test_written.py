@@ -13,7 +13,7 @@ from lamina.models.workload import GENERATION_FACTOR
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.config.configuration import Configuration
 from lamina_workflow.cost.estimate import Works, count_tokens
-from lamina_workflow.cost.work import BENCHMARK_BATCH
+from lamina_workflow.cost.work import BENCHMARK_BATCH, Tokens
 from lamina_workflow.stages.sweep import ScoreRelevance, SweepUnits
 from tests import ROOT
 from tests.given.configurations import RawConfig, minimal_config, set_key, write_model_and_data
@@ -38,6 +38,12 @@ def configure(calibration: RawConfig, **selector: Any) -> RawConfig:
     study = {"models": ["small"], "calibrations": ["asked"], "selectors": ["written"]}
     raw["studies"] = {"prune": study | {"removed": [2], "tasks": "all"}}
     return raw
+
+
+def make_benchmarks(config: Configuration, n_written: int = 0) -> dict[tuple[str, str], Tokens]:
+    """Tokens of each benchmark of the study, with up to `n_written` of them in written answers."""
+    names = (*config.benchmarks.tasks, *config.benchmarks.perplexity)
+    return {("small", name): Tokens(10, 100, 100, 100, longest_written=n_written) for name in names}
 
 
 def load(root: Path, **selector: Any) -> Configuration:
@@ -152,7 +158,13 @@ def test_a_plan_counts_all_answers_at_their_longest(root: Path) -> None:
     tokens = count_tokens(samples, longest_answer)
     manifest = {"n_layers": N_LAYERS, "hidden_size": 8, "layer_parameters": 100}
     shape = Shape(N_LAYERS, 8, 16, 100, 4)
-    works = Works(config, {"small": manifest}, {"small": shape}, {("small", "asked"): tokens}, {})
+    works = Works(
+        config,
+        {"small": manifest},
+        {"small": shape},
+        {("small", "asked"): tokens},
+        make_benchmarks(config),
+    )
 
     sweeps = list(works._estimate_sweeps())
 
@@ -166,7 +178,7 @@ def test_a_plan_counts_all_answers_at_their_longest(root: Path) -> None:
     )
     (note,) = works.describe_answers()
     assert (
-        f"2 sweeps and 0 searches generate up to {n_questions * longest_answer * (9 + 8):,} tokens"
+        f"2 sweeps, 0 searches and 0 jobs of benchmarks generate up to {n_questions * longest_answer * (9 + 8):,} tokens"
         in note
     )
 
@@ -187,11 +199,30 @@ def test_a_plan_counts_the_answers_of_the_last_sets_of_a_portfolio(root: Path) -
     layer_tokens = []
     for judge_by in ("loss", "written"):
         config = load(root, **judged, judge_by=judge_by)
-        works = Works(config, {"small": manifest}, {"small": shape}, tokens, {})
+        works = Works(
+            config, {"small": manifest}, {"small": shape}, tokens, make_benchmarks(config)
+        )
         (search,) = list(works._estimate_searches())
         layer_tokens.append(search.cost.layer_tokens)
 
     n_tokens = 25 * 12 + step_tokens(25, 16)
     assert layer_tokens[1] - layer_tokens[0] == pytest.approx(8 * n_tokens * (N_LAYERS - 2))
     (note,) = works.describe_answers()
-    assert f"0 sweeps and 1 searches generate up to {25 * 16 * 8:,} tokens" in note
+    assert (
+        f"0 sweeps, 1 searches and 0 jobs of benchmarks generate up to {25 * 16 * 8:,} tokens"
+        in note
+    )
+
+
+def test_a_plan_says_how_many_tokens_benchmarks_write_at_most(root: Path) -> None:
+    """The base model, and one model cut by the written answers of a calibration."""
+    config = load(root)
+    manifest = {"n_layers": N_LAYERS, "hidden_size": 8, "layer_parameters": 100}
+    tokens = {("small", "asked"): Tokens(50, 500, 500, 500)}
+    benchmarks = make_benchmarks(config, n_written=160)
+    works = Works(config, {"small": manifest}, {}, tokens, benchmarks)
+
+    (note,) = works.describe_answers()
+
+    n_jobs = 2 * len(benchmarks)
+    assert f"{n_jobs} jobs of benchmarks generate up to {n_jobs * 160:,} tokens" in note

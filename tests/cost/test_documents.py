@@ -58,8 +58,8 @@ def test_the_tokens_of_choices_by_hand(tmp_path: Path) -> None:
 def test_an_answer_that_is_written_follows_its_examples(tmp_path: Path) -> None:
     """Two examples of 10 and 4 tokens each stand before a question of 10."""
     file = write_documents(tmp_path, [("x" * 20, ["y" * 8])])
-    counted = documents.count_document_tokens(file, 2.0, n_examples=2)
-    assert (counted.asked, counted.written, counted.answers) == (10 + 2 * 14, 4, 4)
+    counted = documents.count_document_tokens(file, 2.0, n_examples=2, longest_answer=16)
+    assert (counted.asked, counted.longest_written, counted.answers) == (10 + 2 * 14, 16, 4)
     assert counted.packed == 38 + 3
 
 

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lm_eval.models.utils import normalize_gen_kwargs
+
 from lamina.data.calibrations import Sample
+from lamina.data.task_files import list_task_keys
 from lamina.store import parquet
 from lamina_workflow.cost.work import Tokens
 
@@ -43,13 +46,28 @@ def count_style_tokens(tokenizer: Any, manifest: Mapping[str, Any]) -> int:
     return len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) - 1  # the question
 
 
+def find_longest_answer(task: str, root: Path) -> int:
+    """The most tokens that a model may write to a question of a task; 0 if it writes nothing."""
+    lengths = [0]
+    for keys in list_task_keys(task, root):
+        if keys.get("output_type", "generate_until") == "generate_until":
+            settings = normalize_gen_kwargs(keys.get("generation_kwargs") or {})
+            lengths.append(settings["max_gen_toks"])
+    return max(lengths)
+
+
 def count_document_tokens(
-    task_file: Path, characters_per_token: float, n_examples: int = 0, n_style_tokens: int = 0
+    task_file: Path,
+    characters_per_token: float,
+    n_examples: int = 0,
+    n_style_tokens: int = 0,
+    longest_answer: int = 0,
 ) -> Tokens:
     """Tokens of a task's documents. A document with one choice has a written answer.
 
     n_examples: Few-shot examples before each question, assumed to be as long as the questions.
     n_style_tokens: Tokens that the prompt's style adds to each question.
+    longest_answer: The most tokens that a model may write to a question.
     """
     table = parquet.read_table(task_file, ["question_characters", "choice_characters"])
     questions = [characters / characters_per_token for characters in table[0].to_pylist()]
@@ -84,8 +102,8 @@ def count_document_tokens(
         scored=n_scored,
         lines=tuple(sorted(lines)),
         answers=round(n_answer_tokens),
-        written=round(n_answer_tokens) if is_written else 0,
         asked=round(n_asked_tokens) if is_written else 0,
+        longest_written=longest_answer * len(questions) if is_written else 0,
     )
 
 

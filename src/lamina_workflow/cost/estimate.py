@@ -32,10 +32,12 @@ from lamina.selection.tournament import N_EXCHANGED, N_FINALISTS
 from lamina.store import checksum, parquet
 from lamina.variant import Variant
 from lamina_workflow.config.configuration import Configuration
+from lamina_workflow.cost.batches import measure_padding
 from lamina_workflow.cost.documents import (
     N_DECODED_SAMPLES,
     count_document_tokens,
     count_style_tokens,
+    find_longest_answer,
     measure_characters,
 )
 from lamina_workflow.cost.forecast import STAGES, Stage
@@ -211,16 +213,14 @@ def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
     line_lengths: list[int] = []
     n_scored = 0
     n_answer_tokens = 0
-    n_written_tokens = 0
     for index, sample in enumerate(samples):
         distinct_inputs = {row.context + row.continuation[:-1] for row in sample.rows}
         n_row_tokens += sum(len(token_ids) for token_ids in distinct_inputs)
         for line in packing.pack_sample(index, sample):
             line_lengths.append(len(line.tokens))
             n_scored += len(packing.scored_positions(line))
-        answer_length = len(sample.rows[sample.gold].continuation)
-        n_answer_tokens += answer_length if sample.kind != "text" else 0
-        n_written_tokens += answer_length if sample.kind == "generated" else 0
+        if sample.kind != "text":
+            n_answer_tokens += len(sample.rows[sample.gold].continuation)
     return Tokens(
         samples=len(samples),
         packed=sum(line_lengths),
@@ -230,7 +230,6 @@ def count_tokens(samples: Sequence[Sample], longest_answer: int = 0) -> Tokens:
         scored=n_scored,
         lines=tuple(sorted(line_lengths)),
         answers=n_answer_tokens,
-        written=n_written_tokens,
         asked=sum(len(sample.rows[sample.gold].context) for sample in asked),
         longest_written=longest_answer * len(asked),
     )
@@ -252,8 +251,13 @@ def _count_task(
     for name, entry in config.calibrations.items():
         if name in tokens_by_calibration and (entry.drawn == [task] or name == task):
             return tokens_by_calibration[name].scaled(parquet.read_table(task_file).num_rows)
-    n_examples = config.benchmarks.tasks[task].num_fewshot
-    return count_document_tokens(task_file, characters_per_token, n_examples, n_style_tokens)
+    return count_document_tokens(
+        task_file,
+        characters_per_token,
+        config.benchmarks.tasks[task].num_fewshot,
+        n_style_tokens,
+        find_longest_answer(task, Path.cwd()),
+    )
 
 
 def _read_tokenizer(manifest: Mapping[str, Any]) -> Any:
@@ -271,6 +275,8 @@ def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Toke
     longest_line = entry.window
     if entry.joined is None:
         longest_line = min(max(text_lengths), entry.window)
+    last_windows = [length % entry.window for length in text_lengths]
+    n_full_windows = sum(length // entry.window for length in text_lengths)
     return Tokens(
         samples=len(text_lengths),
         packed=n_read,
@@ -278,6 +284,7 @@ def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Toke
         stream=n_read,
         longest=longest_line,
         scored=n_read,
+        lines=(*sorted(filter(None, last_windows)), *[entry.window] * n_full_windows),
     )
 
 
@@ -420,7 +427,7 @@ class Works:
         return sentences
 
     def describe_answers(self) -> list[str]:
-        """How many tokens the choice of layers generates at most, in a sentence, if any."""
+        """How many tokens models write at most, in a sentence, if any."""
         n_sweeps = 0
         n_tokens = 0
         for model, calibration, sweep_name, removed in sweeps.list_sweeps(
@@ -438,11 +445,17 @@ class Works:
             n_searches += bool(asked.samples)
             n_models = len(sizes) * _count_finalists(self.config.selectors[selector])
             n_tokens += n_models * asked.longest_written
+        n_benchmarks = 0
+        for model, calibration, task, block in requests.benchmark_blocks(self.config):
+            n_variants = len(requests.block_variants(self.config, model, calibration, task, block))
+            n_written_tokens = n_variants * self.task_tokens[model, task].longest_written
+            n_benchmarks += n_written_tokens > 0
+            n_tokens += n_written_tokens
         if not n_tokens:
             return []
         return [
-            f"Written answers: {n_sweeps} sweeps and {n_searches} searches generate up to "
-            f"{n_tokens:,} tokens. They are counted as if no answer ended before the longest "
+            f"Written answers: {n_sweeps} sweeps, {n_searches} searches and {n_benchmarks} jobs of "
+            f"benchmarks generate up to {n_tokens:,} tokens. They are counted as if no answer ended before the longest "
             "length that its task allows."
         ]
 
@@ -660,21 +673,22 @@ class Works:
             removed_alone: list[int] = []
             for variant in variants:
                 # Each variant writes its answers alone.
-                is_together = self._is_candidate(variant) and not tokens.written
+                is_together = self._is_candidate(variant) and not tokens.longest_written
                 removals = removed_together if is_together else removed_alone
                 removals.append(variant.removed)
+            padding = measure_padding(tokens.lines, TOKENS / max(1, len(removed_together)))
             work_count = benchmark_work(
-                tokens, manifest["n_layers"], removed_together, removed_alone
+                tokens, manifest["n_layers"], removed_together, removed_alone, padding
             )
             # A model that runs alone computes logits at every position.
             n_logits = float(
                 tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
             )
-            n_logits += writing_tokens(tokens.written, tokens.samples) * len(variants)
+            n_logits += writing_tokens(tokens.longest_written, tokens.samples) * len(variants)
             memory = _benchmark_memory(
                 self.shapes[model], tokens, len(removed_together), len(removed_alone)
             )
-            if tokens.written:
+            if tokens.longest_written:
                 memory = max(memory, _writing_memory(self.shapes[model], tokens))
             yield JobsWork.of(
                 "benchmark",

@@ -1,9 +1,8 @@
 """The work of a search: the rounds that its strategy foresees, and the fits of its repairs."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lamina.engine import packing
 from lamina.engine.batches import TOKENS
 from lamina.engine.budgets import sums_budget
 from lamina.engine.candidates import Candidate, carried_models, grow_tree
@@ -17,6 +16,7 @@ from lamina.options.repairs import Repair
 from lamina.selection.looped import candidate_boundaries
 from lamina.selection.plans import UnitPrices
 from lamina.selection.rounds import Round, SearchSpace, choosing_share, foresee_rounds
+from lamina_workflow.cost.batches import split_into_batches
 from lamina_workflow.cost.work import Logits, Tokens, count_layers, draw_plan, patch_flops
 
 
@@ -129,7 +129,7 @@ class _Counter:
         for name, share in shares.items():
             tokens = self._tokens[name]
             new_share = share * search_round.share
-            for longest, n_lines in _batches(tokens.lines, new_share, budget):
+            for longest, n_lines in split_into_batches(tokens.lines, new_share, budget):
                 width = round(longest * max(1.0, n_lines))
                 groups = group_candidates(
                     candidates, width, self._model.token_budget, self._n_carried
@@ -184,31 +184,9 @@ class _Counter:
                 n_tokens += share * tokens.stream
                 lengths = [length * tokens.stream / tokens.packed for length in tokens.lines]
                 n_padded = sum(
-                    longest * n_lines for longest, n_lines in _batches(lengths, share, budget)
+                    longest * n_lines
+                    for longest, n_lines in split_into_batches(lengths, share, budget)
                 )
                 self.layer_tokens += n_passes * n_padded * last_layer
                 self.naive_layer_tokens += n_passes * n_padded * last_layer
             self.patch_flops += patch_flops(channels, n_tokens, new_runs)
-
-
-def _batches(
-    lengths: Sequence[float], share: float, budget: float
-) -> Iterator[tuple[float, float]]:
-    """The longest line and the number of lines of each batch, for a share of some lines.
-
-    lengths: The lengths of all lines, ascending.
-    budget: Tokens of a batch, padding included.
-    """
-    longest = 0.0
-    n_lines = 0.0
-    for length in reversed(lengths):
-        is_short = length < packing.SHORT * longest and longest * n_lines > budget / 16
-        is_full = longest * (n_lines + share) > budget and n_lines + share > 1
-        if n_lines and (is_full or is_short):
-            yield longest, n_lines
-            n_lines = 0.0
-        if not n_lines:
-            longest = length
-        n_lines += share
-    if n_lines:
-        yield longest, n_lines

@@ -2,7 +2,7 @@
 
 A layer-token is one token through one decoder layer, the unit that counts evaluations of pruned
 models. The naive way evaluates each pruned model alone and row by row. The engine's work is counted
-on its own trees, without padding.
+on its own trees. Only benchmarks have batches so large that their padding counts.
 """
 
 import math
@@ -60,8 +60,6 @@ class Tokens:
     """Tokens in each packed line, ascending."""
     answers: int = 0
     """Tokens in right answers to questions, with their stops."""
-    written: int = 0
-    """Tokens in answers that a model generates token by token."""
     asked: int = 0
     """Tokens in the questions of samples with written answers."""
     longest_written: int = 0
@@ -91,7 +89,6 @@ class Tokens:
             answers=round(self.answers * ratio),
             asked=round(self.asked * ratio),
             longest_written=round(self.longest_written * ratio),
-            written=round(self.written * ratio),
         )
 
 
@@ -226,7 +223,11 @@ def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
 
 
 def benchmark_work(
-    tokens: Tokens, n_layers: int, removed_together: Sequence[int], removed_alone: Sequence[int]
+    tokens: Tokens,
+    n_layers: int,
+    removed_together: Sequence[int],
+    removed_alone: Sequence[int],
+    padding: float = 1.0,
 ) -> WorkCount:
     """The work of measuring variants by log-likelihoods, or by the answers that they write.
 
@@ -234,6 +235,7 @@ def benchmark_work(
         variants share contexts, and layers up to their first difference.
     removed_alone: Number of layers removed from each variant with weights of its own, which is
         measured row by row.
+    padding: Positions of the batches of a shared pass, by the tokens of their lines.
     """
     layers_of_draws = []
     for draw in range(N_DRAWS):
@@ -242,8 +244,9 @@ def benchmark_work(
     layers_alone = sum(n_layers - removed for removed in removed_alone)
     layers_together = sum(n_layers - removed for removed in removed_together)
     layers_in_all = layers_together + layers_alone
-    written_layer_tokens = writing_tokens(tokens.written, tokens.samples) * layers_in_all
-    scored_layer_tokens = tokens.packed * fmean(layers_of_draws) + tokens.rows * layers_alone
+    written_layer_tokens = writing_tokens(tokens.longest_written, tokens.samples) * layers_in_all
+    packed_layer_tokens = tokens.packed * padding * fmean(layers_of_draws)
+    scored_layer_tokens = packed_layer_tokens + tokens.rows * layers_alone
     return WorkCount(
         engine=scored_layer_tokens + written_layer_tokens,
         naive=tokens.rows * layers_in_all + written_layer_tokens,
