@@ -1,6 +1,6 @@
 """The estimated work of a study, against what the engine runs and against counting by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from lamina.engine.session import Pass
 from lamina.engine.sources import Source
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models import workload
+from lamina.models.boundary import Patch
 from lamina.models.sizes import count_sizes
 from lamina.models.structure import layers_of
+from lamina.models.surgery import find_runs
 from lamina.models.units import all_units
 from lamina.options.healings import Healing
 from lamina.options.repairs import Repair
@@ -30,7 +32,7 @@ from lamina.repairs.methods import streamline
 from lamina.repairs.methods.streamline import Streamline
 from lamina_workflow.checks.load import load_configuration
 from lamina_workflow.cost import batches, documents, estimate, work
-from lamina_workflow.cost.work import Tokens
+from lamina_workflow.cost.work import SharingVariant, Tokens
 from lamina_workflow.study import requests
 from tests import ROOT
 from tests.families import configurations
@@ -156,11 +158,21 @@ def test_the_work_of_a_second_step_by_hand() -> None:
 def test_a_layer_more_costs_a_layer_more() -> None:
     """Alone, a model without contexts to share runs all of its layers."""
     for n_removed in (-3, -1, 0, 2):
-        assert work.benchmark_work(TEN_TOKENS, 12, [n_removed], []).engine == 10 * (12 - n_removed)
+        variants = share_pass([n_removed])
+        assert work.benchmark_work(TEN_TOKENS, 12, variants, []).engine == 10 * (12 - n_removed)
 
 
-@pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7], [3, 3]])
-def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
+def share_pass(sizes: Sequence[int], n_patched: int = 0) -> list[SharingVariant]:
+    """A variant of each size; the first ones are measured with a patch too."""
+    variants = [SharingVariant(plan, size) for plan, size in enumerate(sizes)]
+    return variants + [variant._replace(is_patched=True) for variant in variants[:n_patched]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_patched"),
+    [([0], 0), ([0, 3], 0), ([0, 2, 5, 7], 0), ([3, 3], 0), ([3], 1), ([2, 5], 2)],
+)
+def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int], n_patched: int) -> None:
     """A mean over random plans that agree in part."""
     generator = np.random.default_rng(0)
     samples = equal_texts(1, 4)
@@ -174,14 +186,22 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
                 order = np.argsort(shared_scores + generator.random(8))[:n_removed]
                 layers = frozenset(str(4 + index) for index in order)
                 candidates[variant_index] = Candidate(layers)
+                if variant_index < n_patched:
+                    patches = {run: make_patch() for run in find_runs(layers, 12)}
+                    candidates[len(sizes) + variant_index] = Candidate(layers, patches)
             work_before = session.layer_tokens
             session.measure([0], candidates)
             measured_work.append(session.layer_tokens - work_before)
 
     tokens = estimate.count_tokens(samples)
-    predicted, naive = work.benchmark_work(tokens, 12, sizes, [])
+    predicted, naive = work.benchmark_work(tokens, 12, share_pass(sizes, n_patched), [])
     assert predicted == pytest.approx(np.mean(measured_work), rel=0.1)
-    assert naive == tokens.rows * sum(12 - n_removed for n_removed in sizes)
+    assert naive == tokens.rows * sum(12 - size for size in [*sizes, *sizes[:n_patched]])
+
+
+def make_patch() -> Patch:
+    """A patch that changes little."""
+    return Patch(operator=0.01 * torch.eye(tiny.model().config.hidden_size))
 
 
 @pytest.mark.parametrize("size", [0, -1, -4, -11])
@@ -194,10 +214,11 @@ def test_a_drawn_plan_below_size_0_runs_as_many_layers_more(size: int) -> None:
 
 def test_a_variant_that_runs_alone_costs_its_layers() -> None:
     tokens = estimate.count_tokens(equal_texts(1, 4))
-    together, naive = work.benchmark_work(tokens, 12, [0, 3], [])
+    variants = share_pass([0, 3])
+    together, naive = work.benchmark_work(tokens, 12, variants, [])
     own_work = tokens.rows * (12 - 4)
     expected = (together + own_work, naive + own_work)
-    assert work.benchmark_work(tokens, 12, [0, 3], [4]) == expected
+    assert work.benchmark_work(tokens, 12, variants, [4]) == expected
 
 
 def test_the_arithmetic_of_a_layer_by_hand() -> None:

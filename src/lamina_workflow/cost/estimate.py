@@ -47,6 +47,7 @@ from lamina_workflow.cost.work import (
     HELD_OUT,
     WEIGHTS,
     Logits,
+    SharingVariant,
     Tokens,
     benchmark_work,
     fit_work,
@@ -668,25 +669,26 @@ class Works:
             tokens = self.task_tokens[model, task]
             manifest = self.manifests[model]
             variants = requests.block_variants(self.config, model, calibration, task, block)
-            # Layers removed from variants that share a pass, and from those that run alone.
-            removed_together: list[int] = []
+            # Variants that share a pass, and the layers removed from those that run alone.
+            together: list[SharingVariant] = []
             removed_alone: list[int] = []
             for variant in variants:
                 # Each variant writes its answers alone.
                 is_together = self._is_candidate(variant) and not tokens.longest_written
-                removals = removed_together if is_together else removed_alone
-                removals.append(variant.removed)
-            padding = measure_padding(tokens.lines, TOKENS / max(1, len(removed_together)))
+                if not is_together:
+                    removed_alone.append(variant.removed)
+                    continue
+                plan = (variant.selector, variant.removed)
+                together.append(SharingVariant(plan, variant.removed, variant.repair != "none"))
+            padding = measure_padding(tokens.lines, TOKENS / max(1, len(together)))
             work_count = benchmark_work(
-                tokens, manifest["n_layers"], removed_together, removed_alone, padding
+                tokens, manifest["n_layers"], together, removed_alone, padding
             )
             # A model that runs alone computes logits at every position.
-            n_logits = float(
-                tokens.scored * len(removed_together) + tokens.rows * len(removed_alone)
-            )
+            n_logits = float(tokens.scored * len(together) + tokens.rows * len(removed_alone))
             n_logits += writing_tokens(tokens.longest_written, tokens.samples) * len(variants)
             memory = _benchmark_memory(
-                self.shapes[model], tokens, len(removed_together), len(removed_alone)
+                self.shapes[model], tokens, len(together), len(removed_alone)
             )
             if tokens.longest_written:
                 memory = max(memory, _writing_memory(self.shapes[model], tokens))

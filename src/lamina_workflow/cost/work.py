@@ -6,7 +6,7 @@ on its own trees. Only benchmarks have batches so large that their padding count
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
@@ -191,7 +191,18 @@ def _draw_repetitions(n_layers: int, n_extra: int, generator: Random) -> Candida
     return Candidate(frozenset(edits))
 
 
-def draw_variants(n_layers: int, sizes: Sequence[int], seed: object) -> list[Candidate]:
+class SharingVariant(NamedTuple):
+    """A variant that is measured in one pass with others."""
+
+    plan: Hashable
+    """Variants with the same plan lack the same layers."""
+    removed: int
+    is_patched: bool = False
+
+
+def draw_variants(
+    n_layers: int, variants: Sequence[SharingVariant], seed: object
+) -> list[Candidate]:
     """Models of these sizes whose sets partly agree, always the same ones for a `seed`.
 
     Real selectors agree in part, since they rank the layers of one model, and seldom remove a layer
@@ -200,17 +211,30 @@ def draw_variants(n_layers: int, sizes: Sequence[int], seed: object) -> list[Can
     """
     generator = Random(f"{n_layers} {seed}")
     shared_scores = [generator.random() for _ in range(n_layers)]
-    variants: list[Candidate] = []
-    for size in sizes:
-        if size < 0:
-            variants.append(_draw_repetitions(n_layers, -size, generator))
+    drawn_plans: dict[Hashable, Candidate] = {}
+    for variant in variants:
+        if variant.plan in drawn_plans:
+            continue
+        if variant.removed < 0:
+            drawn_plans[variant.plan] = _draw_repetitions(n_layers, -variant.removed, generator)
             continue
         scores = [shared + generator.random() for shared in shared_scores]
         ranked_layers = sorted(
             range(n_layers), key=lambda layer: (layer < n_layers // 3, scores[layer])
         )
-        variants.append(Candidate(frozenset(map(str, ranked_layers[:size]))))
-    return variants
+        removed_layers = map(str, ranked_layers[: variant.removed])
+        drawn_plans[variant.plan] = Candidate(frozenset(removed_layers))
+
+    candidates: list[Candidate] = []
+    for variant in variants:
+        edits = drawn_plans[variant.plan].edits
+        patches: dict[Any, Any] = {}
+        if variant.is_patched:
+            # A patch at the end of each run, unlike those of other variants.
+            ends = [layer + 1 for layer in map(int, edits) if str(layer + 1) not in edits]
+            patches = {(end - 1, end): object() for end in ends}
+        candidates.append(Candidate(edits, patches))
+    return candidates
 
 
 def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
@@ -225,24 +249,23 @@ def count_layers(candidates: Iterable[Candidate], n_layers: int) -> float:
 def benchmark_work(
     tokens: Tokens,
     n_layers: int,
-    removed_together: Sequence[int],
+    together: Sequence[SharingVariant],
     removed_alone: Sequence[int],
     padding: float = 1.0,
 ) -> WorkCount:
     """The work of measuring variants by log-likelihoods, or by the answers that they write.
 
-    removed_together: Number of layers removed from each variant that shares one pass. These
-        variants share contexts, and layers up to their first difference.
+    together: The variants that share one pass: contexts, and layers up to their first difference.
     removed_alone: Number of layers removed from each variant with weights of its own, which is
         measured row by row.
     padding: Positions of the batches of a shared pass, by the tokens of their lines.
     """
     layers_of_draws = []
     for draw in range(N_DRAWS):
-        plans = draw_variants(n_layers, removed_together, draw)
+        plans = draw_variants(n_layers, together, draw)
         layers_of_draws.append(grow_tree(plans, [], n_layers, True).layers)
     layers_alone = sum(n_layers - removed for removed in removed_alone)
-    layers_together = sum(n_layers - removed for removed in removed_together)
+    layers_together = sum(n_layers - variant.removed for variant in together)
     layers_in_all = layers_together + layers_alone
     written_layer_tokens = writing_tokens(tokens.longest_written, tokens.samples) * layers_in_all
     packed_layer_tokens = tokens.packed * padding * fmean(layers_of_draws)
