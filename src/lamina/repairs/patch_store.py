@@ -13,13 +13,13 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import numpy as np
 import torch
 
 from lamina.engine.budgets import PATCH_BYTES
 from lamina.models.boundary import Patch
 
 FLOAT32_BYTES = 4
-MAX_READ_BYTES = 1 << 30  # of one read; the operating system returns just under 2 GiB at once
 
 
 class KeptTensor(NamedTuple):
@@ -88,26 +88,13 @@ class PatchStore:
         for name, tensor in patch.tensors.items():
             first_byte = self._file.seek(0, os.SEEK_END)
             stored_tensors[name] = KeptTensor(first_byte, tensor.shape)
-            _write_all(self._file, tensor.contiguous().numpy().tobytes())
+            tensor.numpy().tofile(self._file)
         return FiledPatch(file=self._file, stored_tensors=stored_tensors)
 
 
-def _write_all(file: FileIO, content: bytes) -> None:
-    """Write all bytes to an unbuffered file, which may take fewer at once."""
-    remaining_bytes = memoryview(content)
-    while remaining_bytes:
-        n_written = file.write(remaining_bytes)
-        remaining_bytes = remaining_bytes[n_written:]
-
-
 def _read_tensor(file: FileIO, stored_tensor: KeptTensor) -> torch.Tensor:
-    buffer = bytearray(FLOAT32_BYTES * stored_tensor.shape.numel())
-    remaining_bytes = memoryview(buffer)
-    offset = stored_tensor.first_byte
-    while remaining_bytes:
-        n_read = os.preadv(file.fileno(), [remaining_bytes[:MAX_READ_BYTES]], offset)
-        if not n_read:
-            raise OSError("the temporary file with the patches of a search ends too early")
-        remaining_bytes = remaining_bytes[n_read:]
-        offset += n_read
-    return torch.frombuffer(buffer, dtype=torch.float32).view(stored_tensor.shape)
+    """A tensor whose bytes are read from the file as they are needed."""
+    numbers = np.memmap(
+        file, np.float32, mode="c", offset=stored_tensor.first_byte, shape=stored_tensor.shape
+    )
+    return torch.from_numpy(numbers)
