@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from lamina.data.documents import read_documents
 from lamina.data.files import read_questions
@@ -24,6 +25,7 @@ from lamina.errors import LaminaError
 from lamina.options.models import Model
 from lamina.options.selectors import share_of_layers
 from lamina_workflow.checks.advice import FEWEST_QUESTIONS, seems_conversational
+from lamina_workflow.config.studies import Size
 from lamina_workflow.config.text import check_same_study
 
 TEST_SHARE = 0.4
@@ -352,6 +354,7 @@ def _describe_calibrations(request: PruneRequest) -> dict[str, Any]:
 def _sizes(request: PruneRequest) -> list[Any]:
     """What is removed: the requested size, and half of it if it is a share of the layers."""
     if request.fit is not None:
+        _check_memory(request.fit)
         return [{"memory": request.fit}]
     if request.faster is not None:
         share = _read_percentage(request.faster, "--faster")
@@ -362,6 +365,16 @@ def _sizes(request: PruneRequest) -> list[Any]:
         return sorted({max(1, n_layers // 2), n_layers})
     share = _read_percentage(removed, "--remove")
     return [f"{share / 2:g}%", f"{share:g}%"]
+
+
+def _check_memory(text: str) -> None:
+    try:
+        Size(memory=text)
+    except ValidationError:
+        raise LaminaError(
+            f"--fit {text}: write a memory with its unit, such as 6GB, or a share of the base "
+            "model's memory, such as 80%."
+        ) from None
 
 
 def _read_percentage(text: str, option: str) -> float:

@@ -236,6 +236,8 @@ def test_half_of_a_share_is_tried_too() -> None:
         ({"fit": "6GB", "remove": "25%"}, "--remove and --fit: give only one"),
         ({"remove": "a third"}, "--remove a third: write a share.*such as 25%"),
         ({"faster": "120%"}, "--faster 120%: write a share"),
+        ({"fit": "2"}, "--fit 2: write a memory with its unit, such as 6GB"),
+        ({"fit": "half"}, "--fit half: write a memory"),
         ({"questions": Path("few.jsonl")}, "few.jsonl has 3 questions, too few"),
         ({"questions": Path("missing.jsonl")}, "--questions: there is no file missing.jsonl"),
         ({"text": Path("few.jsonl")}, 'few.jsonl.*"text"'),
