@@ -456,8 +456,8 @@ class Works:
             return []
         return [
             f"Written answers: {n_sweeps} sweeps, {n_searches} searches and {n_benchmarks} jobs of "
-            f"benchmarks generate up to {n_tokens:,} tokens. They are counted as if no answer ended before the longest "
-            "length that its task allows."
+            f"benchmarks generate up to {n_tokens:,} tokens. They are counted as if no answer ended "
+            "before the longest length that its task allows."
         ]
 
     def _estimate_searches(self) -> Iterator[JobsWork]:
