@@ -11,6 +11,7 @@ from lamina.engine import forking, proof
 from lamina.engine.batches import TOKENS
 from lamina.engine.scores import Scores
 from lamina.engine.session import Pass, Session
+from lamina.models.structure import layers_of
 from lamina.models.units import Visit, parse_unit
 from lamina.store.unfinished import Progress
 
@@ -80,3 +81,8 @@ def open_session(
         session = Session(model, layers, head, samples, token_budget, outputs, proof.check_edits)
         model_proof.prove(session)
         yield session
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    """L, counted in the loaded model."""
+    return len(layers_of(model))

@@ -19,7 +19,6 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.structure import layers_of
 from lamina.options.metrics import METRICS
 from lamina.relevance import protocol
 from lamina.repairs.patch_store import PatchStore
@@ -332,7 +331,7 @@ class RepairedSets:
         """
         self._model = model
         self._loops = loops
-        self._depth = len(layers_of(model))
+        self._depth = sweep.layer_count(model)
         self._store = patch_store or PatchStore()
         own_name = next(iter(calibrations))
         sequences = {

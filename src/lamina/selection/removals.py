@@ -89,7 +89,7 @@ def _rows_with_repair(
 ) -> list[dict[str, Any]]:
     """The rows of `removal_rows` for candidates with a repair."""
     samples = next(iter(calibrations.values())).samples
-    protected = protected_layers(loop.protect, len(layers_of(model)))
+    protected = protected_layers(loop.protect, sweep.layer_count(model))
     measured_units = [unit for unit in units if parse_unit(unit)[0] not in protected]
     wanted, observed = candidates.plan_sweep(
         Candidate(frozenset(removed)),
