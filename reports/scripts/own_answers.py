@@ -24,13 +24,11 @@ from transformers import PreTrainedModel
 
 from lamina.data import calibrations
 from lamina.data.calibrations import CalibrationSamples
-from lamina.data.encoding import open_encoder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import draw_tasks, prepare_calibration
-from lamina.data.prompts import PLAIN
+from lamina.data.prepare import prepare_calibration
 from lamina.engine import sweep
 from lamina.engine.candidates import Candidate
-from lamina.evaluation.generation import own_answers
+from lamina.evaluation.generation import answer_calibration
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.materialise import materialise
@@ -125,11 +123,8 @@ class World:
         made = prepare_calibration("own", entry, self.manifest, self.root)
         if not entry.own:
             return made
-        lm = open_encoder(self.model, self.tokenizer)
-        tasks = [task for task, _ in draw_tasks("own", entry, lm, PLAIN, self.root)]
-        calibrations.write_calibration(
-            file, own_answers(entry, made, tasks, self.model, self.tokenizer)
-        )
+        answered = answer_calibration("own", entry, made, self.model, self.manifest, self.root)
+        calibrations.write_calibration(file, answered)
         return prepare_calibration(
             "own", entry, self.manifest, self.root, written={"own": str(file)}
         )

@@ -12,12 +12,10 @@ from transformers import PreTrainedModel
 
 from lamina.data import calibrations
 from lamina.data.calibrations import CalibrationSamples
-from lamina.data.encoding import open_encoder
 from lamina.data.lm_tasks import task_object
-from lamina.data.prepare import draw_tasks, prepare_calibration
-from lamina.data.prompts import Style
+from lamina.data.prepare import prepare_calibration
 from lamina.errors import LaminaError
-from lamina.evaluation.generation import own_answers
+from lamina.evaluation.generation import answer_calibration
 from lamina.models.load import load_folder, load_tokenizer
 from lamina.models.manifest import describe_model
 from lamina.options.calibrations import Calibration
@@ -139,11 +137,8 @@ class AnswerProject:
     def prepare_answers(self, options: dict[str, Any]) -> CalibrationSamples:
         """The calibration as the jobs of the workflow prepare it."""
         entry = Calibration.from_options(options)
-        encoder = open_encoder(self.model, self.tokenizer)
-        style = Style.of(self.manifest)
-        tasks = [task for task, _ in draw_tasks("own", entry, encoder, style, self.root)]
         questions = self.prepare_questions(options)
-        answered = own_answers(entry, questions, tasks, self.model, self.tokenizer)
+        answered = answer_calibration("own", entry, questions, self.model, self.manifest, self.root)
         calibrations.write_calibration(self.answers_file, answered)
         return prepare_calibration(
             "own", entry, self.manifest, self.root, written={"own": str(self.answers_file)}

@@ -5,7 +5,6 @@ import json
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -288,27 +287,34 @@ def test_the_last_sets_of_a_portfolio_are_judged_by_their_written_answers(
     assert winning_form["right"] == max(form["right"] for form in written)
 
 
-def test_only_the_questions_of_the_samples_that_were_kept_are_asked(
-    project: WritingProject,
+def test_the_last_sets_may_write_answers_to_the_questions_that_the_model_answers_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a calibration of the model's own right answers keeps a part of those that it drew."""
-    base, calibration, _ = open_task()
-    kept = [
-        replace(sample, index=number)
-        for number, sample in enumerate(calibration.content.samples[1::3])
-    ]
-
-    questions = written_removals.draw_questions(
-        "mine", calibration.entry, kept, base.model, base.manifest, Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    project = WritingProject(tmp_path, tiny.model(), n_questions=30)
+    base = lamina.open_model("model", dtype="float32", device="cpu")
+    own_answers = lamina.prepare(
+        base, "mine", task="mine", limit=None, answers="model", keep="right"
     )
-    rows = written_removals.sweep_rows(base.model, kept, ["2"], [], questions)
+    options: dict[str, Any] = {"members": ["cosine", "perplexity"], "exchanges": 0}
 
-    expected = []
-    for removed in ((), (2,)):
-        pairs = zip(project.write_answers(removed)[1::3], project.golds[1::3], strict=True)
-        expected += [is_right(*pair) for pair in pairs]
-    assert [row["written_correct"] for row in rows] == expected
-    assert 0 < sum(expected) < len(expected)
+    (chosen,) = lamina.select(
+        base, own_answers, [2], strategy="portfolio", judge_by="written", **options
+    )
+
+    right_questions = [
+        index
+        for index, answer in enumerate(project.write_answers(()))
+        if is_right(answer, project.golds[index])
+    ]
+    assert len(own_answers.content.samples) == len(right_questions) < 30
+    selector = Selector.from_options({"strategy": "portfolio"} | options)
+    _, judges = split_documents({"mine": own_answers.content}, selector)
+    judging = [right_questions[sample.index] for sample in judges["mine"]]
+    for form in chosen.plan.choice["written"]:
+        answers = project.write_answers(tuple(sorted(int(unit) for unit in form["units"])))
+        n_right = sum(is_right(answers[index], project.golds[index]) for index in judging)
+        assert form["right"] == n_right / len(judging)
 
 
 def test_a_killed_pass_goes_on_with_the_next_unit(

@@ -5,11 +5,8 @@ from pathlib import Path
 from lamina_workflow.runtime.script import run_script
 
 from lamina.data import calibrations
-from lamina.data.encoding import open_encoder
-from lamina.data.prepare import draw_tasks
-from lamina.data.prompts import Style
-from lamina.evaluation.generation import own_answers
-from lamina.models.load import load_model, load_tokenizer
+from lamina.evaluation.generation import answer_calibration
+from lamina.models.load import load_model
 from lamina.store import checksum
 from lamina_workflow.stages.prepare import GenerateAnswers
 
@@ -19,9 +16,7 @@ if __name__ == "__main__":
         manifest = checksum.read_json(job.manifest)
         questions = calibrations.read_calibration(job.questions, runs=True)
         model = load_model(manifest, check=job.check)
-        tokenizer = load_tokenizer(manifest)
-        lm = open_encoder(model, tokenizer)
-        drawn_tasks = draw_tasks(job.calibration, job.entry, lm, Style.of(manifest), Path.cwd())
-        tasks = [task for task, _ in drawn_tasks]
-        answered = own_answers(job.entry, questions, tasks, model, tokenizer)
+        answered = answer_calibration(
+            job.calibration, job.entry, questions, model, manifest, Path.cwd()
+        )
         calibrations.write_calibration(job.output, answered, job.provenance)

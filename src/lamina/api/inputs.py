@@ -11,14 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina import paths
 from lamina.data.calibrations import CalibrationSamples
-from lamina.data.prepare import prepare_calibration
+from lamina.data.prepare import prepare_calibration, select_own_answers
 from lamina.errors import LaminaError
 from lamina.models.checkpoint import is_quantised
 from lamina.models.digests import checkpoint_name
 from lamina.models.gguf import is_gguf
 from lamina.models.load import choose_device, load_model, load_tokenizer
 from lamina.models.manifest import describe_model, find_model
-from lamina.options.calibrations import Calibration, Mixture
+from lamina.options.calibrations import Calibration, Hub, Mixture, Task, Tasks, Text
 from lamina.options.entry import Entry, Named
 from lamina.options.explain import invalid
 from lamina.options.healings import Healing
@@ -125,21 +125,26 @@ def prepare(base: PreparedModel, name: str, **options: Any) -> PreparedCalibrati
         base: The model.
         name: How the options of other functions refer to this calibration.
         **options: Keys of `calibrations` in a configuration, such as `choices="support.jsonl"`,
-            `task="arc_easy", limit=400`, or `text="book.txt", length=128`.
+            `task="arc_easy", limit=400`, or `text="book.txt", length=128`. With
+            `answers="model"`, the model answers the questions itself.
 
     Raises LaminaError if an option is not allowed, data is missing or in another format, or samples
     do not fit the model.
     """
     entry = NamedEntries.from_options({"calibrations": {name: options}}).calibrations[name]
-    if isinstance(entry, Mixture) or entry.own:
-        what = "a mixture" if isinstance(entry, Mixture) else "the model's own answers"
+    if isinstance(entry, Mixture):
         raise LaminaError(
-            f"calibrations.{name}: {what} can only be prepared by the workflow. Write a "
+            f"calibrations.{name}: a mixture can only be prepared by the workflow. Write a "
             "configuration and run it (lamina run), or give other samples."
         )
-    return PreparedCalibration(
-        name, entry, prepare_calibration(name, entry, base.manifest, Path.cwd())
-    )
+    content = prepare_calibration(name, entry, base.manifest, Path.cwd())
+    if isinstance(entry, Task | Tasks | Text | Hub) and entry.own:
+        from lamina.evaluation.generation import answer_calibration
+
+        answered = answer_calibration(name, entry, content, base.model, base.manifest, Path.cwd())
+        vocabulary = int(base.manifest["vocabulary"])
+        content = select_own_answers(f"calibrations.{name}", entry, answered, vocabulary)
+    return PreparedCalibration(name, entry, content)
 
 
 def _find_folder(name: str, entry: Model, results: Path) -> Path:

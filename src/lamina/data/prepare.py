@@ -59,7 +59,7 @@ def prepare_calibration(
     manifest: The model's manifest.
     parts: The entries that a mixture is made of, by name.
     written: By the name of a calibration, the file of the model's own answers
-        (`lamina.evaluation.generation.own_answers`). A calibration without a file has the answers
+        (`lamina.evaluation.generation.answer_calibration`). A calibration without a file has the answers
         of the data.
 
     Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry
@@ -69,7 +69,7 @@ def prepare_calibration(
     vocabulary = int(manifest["vocabulary"])
     if written and name in written:
         own_answers = calibrations.read_calibration(written[name], runs=True)
-        return _select_own_answers(f"calibrations.{name}", entry, own_answers, vocabulary)
+        return select_own_answers(f"calibrations.{name}", entry, own_answers, vocabulary)
 
     if isinstance(entry, entries.Mixture):
         prepared_parts = {
@@ -112,10 +112,15 @@ def _draw_from_source(
     return _draw_from_tasks(name, entry, model, tokenizer, Style.of(manifest), root)
 
 
-def _select_own_answers(
+def select_own_answers(
     where: str, entry: entries.Calibration, own_answers: CalibrationSamples, vocabulary: int
 ) -> CalibrationSamples:
-    """The answers that the model wrote itself; with `keep: right`, only the right ones."""
+    """The answers that the model wrote itself; with `keep: right`, only the right ones.
+
+    own_answers: From `lamina.evaluation.generation.answer_calibration`.
+
+    Raises LaminaError if too few of them are right.
+    """
     is_right = own_answers.facts["right"]
     keeps_all = getattr(entry, "keep", "all") == "all"
     kept = [

@@ -2,16 +2,17 @@
 
 lm-eval builds the prompts, runs the model with its cache, cuts answers at their stops and compares
 them. Its sampling draws from one stream of random numbers, so that an answer depends on its batch.
-Here each question has its own random numbers, which are the same for every variant. `own_answers`
-makes a calibration from what the base model writes.
+Here each question has its own random numbers, which are the same for every variant.
+`answer_calibration` makes a calibration from what the base model writes.
 """
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from math import comb
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -28,12 +29,15 @@ from transformers import (
 )
 
 from lamina.data.calibrations import CalibrationSamples, Row
+from lamina.data.encoding import open_encoder
+from lamina.data.prepare import draw_tasks
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import DatasetTask
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
+from lamina.models.load import load_tokenizer
 from lamina.options.benchmarks import Generate
 from lamina.options.calibrations import Hub, Task, Tasks, Text
 
@@ -404,28 +408,30 @@ def _average(metric: str, values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def own_answers(
+def answer_calibration(
+    name: str,
     entry: Task | Tasks | Text | Hub,
     questions: CalibrationSamples,
-    tasks: Iterable[ConfigurableTask],
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    manifest: dict[str, Any],
+    root: Path,
 ) -> CalibrationSamples:
-    """The questions of a calibration with the answers that the model itself writes, token by token.
+    """The questions of calibration `name` with the answers that the model writes, token by token.
 
     Fact `right` says for each sample whether its task's exact match calls it right; null if there
-    is no exact match.
+    is no exact match. Texts are continued after the first tokens of each.
 
-    tasks: The tasks of the questions, with their requests (`lamina.data.prepare.draw_tasks`). There
-        are none for texts; these are continued after the first tokens of each of `questions`.
+    manifest: The model's manifest.
     """
+    tokenizer = load_tokenizer(manifest)
     seed = entry.seed if isinstance(entry, Task | Tasks) else 0
     writer = WritingLM(model, tokenizer, Generate(temperature=entry.temperature or 1.0, seed=seed))
     writer.draw = 0 if entry.temperature else None
 
     judged: list[JudgedRow] = []
     if isinstance(entry, Task | Tasks):
-        for task in tasks:
+        encoder = open_encoder(model, tokenizer)
+        for task, _ in draw_tasks(name, entry, encoder, Style.of(manifest), root):
             judged += answer_task(task, writer)
     else:
         prompts = [sample.sequence()[: entry.prompt] for sample in questions.samples]
