@@ -44,6 +44,7 @@ def pruned(base: PreparedModel, facts: PreparedCalibration) -> PrunedModel:
 
 def test_a_model_is_named_by_its_folder(base: PreparedModel, pruned: PrunedModel) -> None:
     assert base.name == "reference"
+    assert repr(base).startswith("PreparedModel('reference', llama of 12 layers, float32, from ")
     assert str(pruned.variant) == "reference/facts/random/removed=1/none/none"
     assert pruned.model.config.num_hidden_layers == base.n_layers - 1
 

@@ -69,6 +69,13 @@ class PreparedModel:
     def n_layers(self) -> int:
         return int(self.manifest["n_layers"])
 
+    def __repr__(self) -> str:
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return (
+            f"PreparedModel({self.name!r}, {self.manifest['family']} of {self.n_layers} layers, "
+            f"{dtype}, from {self.manifest['source']})"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class PreparedCalibration:
