@@ -84,7 +84,14 @@ def test_the_speed_is_that_of_the_cores_of_a_job(
 
 @pytest.mark.parametrize(
     ("n_bytes", "expected"),
-    [(0, ""), (2.5e5, "0.25 MB"), (1.61e8, "161 MB"), (9.996e8, "1 GB"), (1e10, "10 GB")],
+    [
+        (0, ""),
+        (6.55e4, "65.5 kB"),
+        (2.5e5, "250 kB"),
+        (1.61e8, "161 MB"),
+        (9.996e8, "1 GB"),
+        (1e10, "10 GB"),
+    ],
 )
 def test_sizes_have_their_digits_and_a_unit(n_bytes: float, expected: str) -> None:
     assert forecast.format_bytes(n_bytes) == expected

@@ -116,12 +116,14 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(n_bytes: float) -> str:
-    """Bytes as MB or GB; empty if there are none."""
+    """Bytes as kB, MB or GB; empty if there are none."""
     if not n_bytes:
         return ""
     if n_bytes >= 0.9995e9:
         return f"{n_bytes / 1e9:.3g} GB"
-    return f"{n_bytes / 1e6:.3g} MB"
+    if n_bytes >= 0.9995e6:
+        return f"{n_bytes / 1e6:.3g} MB"
+    return f"{n_bytes / 1e3:.3g} kB"
 
 
 def parse_rate(text: str) -> float:
