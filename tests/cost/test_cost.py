@@ -162,6 +162,14 @@ def test_a_layer_more_costs_a_layer_more() -> None:
         assert work.benchmark_work(TEN_TOKENS, 12, variants, []).engine == 10 * (12 - n_removed)
 
 
+@pytest.mark.parametrize("size", [0, -2])
+def test_a_variant_that_lacks_no_layer_has_no_patch_to_run(size: int) -> None:
+    """Its repair has no gap to close, so it shares the whole pass with the bare variant."""
+    both = work.benchmark_work(TEN_TOKENS, 12, share_pass([size], n_patched=1), [])
+
+    assert both.engine == 10 * (12 - size)
+
+
 def share_pass(sizes: Sequence[int], n_patched: int = 0) -> list[SharingVariant]:
     """A variant of each size; the first ones are measured with a patch too."""
     variants = [SharingVariant(plan, size) for plan, size in enumerate(sizes)]

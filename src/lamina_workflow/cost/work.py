@@ -229,7 +229,7 @@ def draw_variants(
     for variant in variants:
         edits = drawn_plans[variant.plan].edits
         patches: dict[Any, Any] = {}
-        if variant.is_patched:
+        if variant.is_patched and variant.removed > 0:
             # A patch at the end of each run, unlike those of other variants.
             ends = [layer + 1 for layer in map(int, edits) if str(layer + 1) not in edits]
             patches = {(end - 1, end): object() for end in ends}
