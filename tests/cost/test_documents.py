@@ -8,6 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.data import encoding, lm_tasks
 from lamina.data.benchmark_documents import tabulate_documents
+from lamina.options.benchmarks import PerplexityEntry
 from lamina.store import parquet
 from lamina_workflow.cost import documents, estimate
 from lamina_workflow.cost.work import Tokens
@@ -99,3 +100,20 @@ def test_every_question_has_the_tokens_of_its_style(tmp_path: Path) -> None:
     assert styled.packed == plain.packed + 2 * 30
     assert styled.rows == plain.rows + 2 * 2 * 30
     assert styled.longest == plain.longest + 30
+
+
+@pytest.mark.parametrize(("joined", "lines"), [(None, (1, 2, 4)), (" ", ())])
+def test_only_texts_of_different_lengths_are_padded(
+    tmp_path: Path, joined: str | None, lines: tuple[int, ...]
+) -> None:
+    """Of two texts, one has two windows. Windows of a joined text have one length."""
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    texts = ["the", "the the the the the the"]
+    counts = [len(tokenizer(text)["input_ids"]) for text in texts]
+    assert counts == [1, 6]
+    file = tmp_path / "book.parquet"
+    table: pa.Table = tabulate_documents([(text, []) for text in texts], with_text=True)
+    parquet.write_table(file, table)
+    entry = PerplexityEntry.from_options({"text": "book.txt", "window": 4, "joined": joined})
+
+    assert estimate._count_text(file, entry, tokenizer).lines == lines

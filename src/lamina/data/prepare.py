@@ -59,8 +59,8 @@ def prepare_calibration(
     manifest: The model's manifest.
     parts: The entries that a mixture is made of, by name.
     written: By the name of a calibration, the file of the model's own answers
-        (`lamina.evaluation.generation.answer_calibration`). A calibration without a file has the answers
-        of the data.
+        (`lamina.evaluation.generation.answer_calibration`). A calibration without a file has the
+        answers of the data.
 
     Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry
     asks for, half of them are undecided, one cannot be encoded or does not fit into the model's

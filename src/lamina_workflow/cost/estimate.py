@@ -274,10 +274,13 @@ def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Toke
     text_lengths = [len(encode_document(tokenizer, text)) for text in texts]
     n_read = round(sum(text_lengths) * entry.window / (entry.stride or entry.window))
     longest_line = entry.window
+    lines: list[int] = []  # a joined text has windows of one length, so no padding
     if entry.joined is None:
         longest_line = min(max(text_lengths), entry.window)
-    last_windows = [length % entry.window for length in text_lengths]
-    n_full_windows = sum(length // entry.window for length in text_lengths)
+        for length in text_lengths:
+            lines += [entry.window] * (length // entry.window)
+            if length % entry.window:
+                lines.append(length % entry.window)
     return Tokens(
         samples=len(text_lengths),
         packed=n_read,
@@ -285,7 +288,7 @@ def _count_text(text_file: Path, entry: PerplexityEntry, tokenizer: Any) -> Toke
         stream=n_read,
         longest=longest_line,
         scored=n_read,
-        lines=(*sorted(filter(None, last_windows)), *[entry.window] * n_full_windows),
+        lines=tuple(sorted(lines)),
     )
 
 
